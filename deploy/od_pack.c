@@ -57,14 +57,14 @@ static void bar_init(struct bar *b, const char *verb)
 	b->last_ns = b->begin_ns;
 }
 
-static void bar_draw(struct bar *b, double part, double mb_per_s, double eta_s)
+static void bar_draw(struct bar *b, double fraction, double mb_per_s, double eta_s)
 {
 	char cells[BAR_CELLS + 1];
 
 	for (int i = 0; i < BAR_CELLS; i++)
-		cells[i] = i < (int)(part * BAR_CELLS) ? '#' : '.';
+		cells[i] = i < (int)(fraction * BAR_CELLS) ? '#' : '.';
 	cells[BAR_CELLS] = '\0';
-	fprintf(stderr, "\r%s [%s] %3d%%  %.0f MB/s  ETA %d:%02d  ", b->verb, cells, (int)(part * 100), mb_per_s,
+	fprintf(stderr, "\r%s [%s] %3d%%  %.0f MB/s  ETA %d:%02d  ", b->verb, cells, (int)(fraction * 100), mb_per_s,
 		(int)eta_s / 60, (int)eta_s % 60);
 	fflush(stderr);
 	b->open = true;
@@ -74,20 +74,20 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
 {
 	struct bar *b = arg;
 	uint64_t now = od_now_ns();
-	double part = all > 0 ? (double)done / (double)all : 1, rate, eta;
-	int tenth = (int)(part * 10);
+	double fraction = all > 0 ? (double)done / (double)all : 1, rate, eta;
+	int tenth = (int)(fraction * 10);
 
 	rate = (double)done / (od_seconds(now - b->begin_ns) + 1e-9);
 	eta = (double)(all - done) / (rate + 1);
 	if (b->tty) {
 		if (now - b->last_ns < BAR_EVERY_NS && done < all)
 			return;
-		bar_draw(b, part, rate / 1e6, eta);
+		bar_draw(b, fraction, rate / 1e6, eta);
 	} else {
 		/* About ten lines in all, none for short jobs, and at least one every ten seconds. */
 		if (now - b->last_ns < (tenth != b->last_tenth ? LINE_MIN_NS : LINE_MAX_NS))
 			return;
-		fprintf(stderr, "%s: %d%%, %.0f MB/s, %.0f s left\n", b->verb, (int)(part * 100), rate / 1e6, eta);
+		fprintf(stderr, "%s: %d%%, %.0f MB/s, %.0f s left\n", b->verb, (int)(fraction * 100), rate / 1e6, eta);
 		b->last_tenth = tenth;
 	}
 	b->last_ns = now;

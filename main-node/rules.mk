@@ -4,7 +4,7 @@ libodm_SRCS += $(addprefix main-node/predict/,predict_tally.c prediction_drafts.
 	predictor_link.c step_uses.c)
 libodm_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_figures.c cluster_service.c cluster_view.c data_link.c layer_pieces.c \
 	link_cost.c members.c members_address.c members_hosts.c members_links.c members_look.c members_news.c members_shadow.c \
-	name_lookup.c placement.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_place.c \
+	name_lookup.c placement.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_target.c \
 	welcome_check.c wire_rows.c)
 libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c lookup_draft.c model.c \
 	pass.c pass_size.c resident_service.c reuse.c sampling_config.c sequence.c state_plan.c)
@@ -13,7 +13,7 @@ libodm_SRCS += $(addprefix main-node/engine/prefix/,marks.c prefix_cache.c prefi
 libodm_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 libodm_SRCS += $(addprefix main-node/node/,engine_args.c host_keys.c local_nodes.c main_node.c main_opts.c node_keys.c)
 libodm_SRCS += $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c answer_space.c call_args.c \
-	call_reader.c call_schema.c call_stream.c chat_form.c chat_messages.c chat_order.c chat_probe.c \
+	call_reader.c call_schema.c call_stream.c chat_format.c chat_messages.c chat_order.c chat_probe.c \
 	chat_template.c first_time.c gemma_args.c json_text.c part_text.c)
 libodm_SRCS += $(addprefix main-node/serve/,server.c)
 libodm_SRCS += $(addprefix main-node/serve/http/,access_log.c api_error.c connections.c exchange.c http.c http_guard.c \

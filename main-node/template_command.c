@@ -155,7 +155,7 @@ static int render_messages(const struct template_options *o, char **text, size_t
 /* ---- what a model's raw text means ---- */
 
 /* The prompt of a single question ends in a thought if the model's text begins in one. */
-static bool begins_in_thought(const struct odm_chat_template *t, const struct odm_chat_form *form)
+static bool begins_in_thought(const struct odm_chat_template *t, const struct odm_chat_format *format)
 {
 	json_t *vars = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "?",
 				 "add_generation_prompt", 1);
@@ -166,7 +166,7 @@ static bool begins_in_thought(const struct odm_chat_template *t, const struct od
 	bool in_thought = false;
 
 	if (vars != NULL && odm_chat_template_render(t, vars, NULL, &users, &text, &len, &err) == OD_OK)
-		in_thought = odm_chat_form_in_thought(form, text, len, &users);
+		in_thought = odm_chat_format_in_thought(format, text, len, &users);
 	od_text_spans_fini(&users);
 	free(text);
 	json_decref(vars);
@@ -176,11 +176,11 @@ static bool begins_in_thought(const struct odm_chat_template *t, const struct od
 static int parse_text(const struct odm_chat_template *t, const struct od_strbuf *raw, char **text, size_t *len,
 		      struct od_err *err)
 {
-	struct odm_answer_opts opts = { .form = odm_chat_template_form(t, true) };
+	struct odm_answer_opts opts = { .format = odm_chat_template_format(t, true) };
 	json_t *o = NULL;
 	int rc;
 
-	opts.in_thought = begins_in_thought(t, opts.form);
+	opts.in_thought = begins_in_thought(t, opts.format);
 	rc = odm_answer_object(&o, &opts, raw->len > 0 ? raw->text : "", raw->len, 0, err);
 	if (rc == OD_OK) {
 		*text = json_dumps(o, 0);

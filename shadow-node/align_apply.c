@@ -232,7 +232,7 @@ static void clear_from(struct ods_align *a, uint32_t length)
 	forget_from(a, length);
 }
 
-void ods_align_part(struct ods_align *a, uint32_t n)
+void ods_align_unshare(struct ods_align *a, uint32_t n)
 {
 	forget_from(a, n * OD_KV_PAGE);
 	drop_pages(a, n);

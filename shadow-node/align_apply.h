@@ -54,7 +54,7 @@ void ods_align_share(struct ods_align *a, const struct ods_align *from, uint32_t
 /* True: another sequence shares a page with positions from length on, so they cannot be truncated. */
 bool ods_align_shared(const struct ods_align *a, uint32_t length);
 /* Releases pages n and later to the sequences that share them. a has no information about those positions any more. */
-void ods_align_part(struct ods_align *a, uint32_t n);
+void ods_align_unshare(struct ods_align *a, uint32_t n);
 
 /* A layer with fixed state has no rows that main could send. It holds what the shadow has run, from position 0 on, with
  * the right tokens: [0, end). With such a layer, own rows of other layers stay when the true ones were lost. */

@@ -16,7 +16,7 @@
 #define SLICE_MS 50
 #define UNASKED_BYTES (8u << 20) /* limit of KV rows sent since a part's last answer */
 
-struct chain_part {
+struct shadow_part {
 	char host[256];
 	uint16_t port;
 	uint64_t session;
@@ -31,7 +31,7 @@ struct ods_chain {
 	struct ods_chain_opts o;
 	void *zmq;
 	uint32_t n_parts;
-	struct chain_part part[ODS_MAX_PARTS];
+	struct shadow_part part[ODS_MAX_PARTS];
 	bool up, complained;
 	uint64_t retry_ns;
 
@@ -48,7 +48,7 @@ struct ods_chain {
 	size_t max_rows;
 };
 
-static int lost(struct ods_chain *c, struct chain_part *p, int rc, struct od_err *err)
+static int lost(struct ods_chain *c, struct shadow_part *p, int rc, struct od_err *err)
 {
 	char why[sizeof(err->msg)];
 
@@ -60,7 +60,7 @@ static int lost(struct ods_chain *c, struct chain_part *p, int rc, struct od_err
 
 /* ---- sockets ---- */
 
-static void close_part(struct chain_part *p)
+static void close_part(struct shadow_part *p)
 {
 	if (p->monitor != NULL) {
 		zmq_socket_monitor(p->socket, NULL, 0);
@@ -71,7 +71,7 @@ static void close_part(struct chain_part *p)
 }
 
 /* Tells when an established connection ends; NULL: cannot be known. */
-static void *watch_end(struct ods_chain *c, struct chain_part *p)
+static void *watch_end(struct ods_chain *c, struct shadow_part *p)
 {
 	const int zero = 0;
 	static atomic_uint n_watched;
@@ -92,7 +92,7 @@ static void *watch_end(struct ods_chain *c, struct chain_part *p)
 	return NULL;
 }
 
-static int send_to(struct ods_chain *c, struct chain_part *p, Od__Header *header, const struct od_out_frame *frames,
+static int send_to(struct ods_chain *c, struct shadow_part *p, Od__Header *header, const struct od_out_frame *frames,
 		   size_t n, struct od_err *err)
 {
 	const uint64_t end = od_now_ns() + ATTACH_NS;
@@ -114,7 +114,7 @@ static int send_to(struct ods_chain *c, struct chain_part *p, Od__Header *header
 }
 
 /* A message of this session, of whatever kind. */
-static int receive(struct ods_chain *c, struct chain_part *p, uint64_t patience_ns, struct od_msg *m,
+static int receive(struct ods_chain *c, struct shadow_part *p, uint64_t patience_ns, struct od_msg *m,
 		   struct od_err *err)
 {
 	const uint64_t end = od_now_ns() + patience_ns;
@@ -142,7 +142,7 @@ static int receive(struct ods_chain *c, struct chain_part *p, uint64_t patience_
 	}
 }
 
-static int ask(struct ods_chain *c, struct chain_part *p, Od__Header *header, Od__Header__BodyCase answer,
+static int ask(struct ods_chain *c, struct shadow_part *p, Od__Header *header, Od__Header__BodyCase answer,
 	       uint64_t patience_ns, struct od_msg *m, struct od_err *err)
 {
 	int rc = send_to(c, p, header, NULL, 0, err);
@@ -161,7 +161,7 @@ static int ask(struct ods_chain *c, struct chain_part *p, Od__Header *header, Od
 
 /* ---- PART_OPEN ---- */
 
-static int take_ready(struct chain_part *p, const Od__PartReady *r, struct od_err *err)
+static int take_ready(struct shadow_part *p, const Od__PartReady *r, struct od_err *err)
 {
 	if (r->first_layer != p->begin || r->end_layer != p->end)
 		return od_fail(err, OD_ERR_MISMATCH, "layers: expected %u-%u, found %u-%u", p->begin, p->end - 1,
@@ -174,7 +174,7 @@ static int take_ready(struct chain_part *p, const Od__PartReady *r, struct od_er
 	return OD_OK;
 }
 
-static int ask_ready(struct ods_chain *c, struct chain_part *p, bool begin, struct od_err *err)
+static int ask_ready(struct ods_chain *c, struct shadow_part *p, bool begin, struct od_err *err)
 {
 	Od__PartOpen body = OD__PART_OPEN__INIT;
 	Od__Header header = OD__HEADER__INIT;
@@ -192,7 +192,7 @@ static int ask_ready(struct ods_chain *c, struct chain_part *p, bool begin, stru
 	return rc;
 }
 
-static int open_part(struct ods_chain *c, struct chain_part *p, struct od_err *err)
+static int open_part(struct ods_chain *c, struct shadow_part *p, struct od_err *err)
 {
 	const struct od_curve curve = { .own = c->o.keys != NULL ? &c->o.keys->own : NULL, .server = p->key };
 	Od__Attach body = OD__ATTACH__INIT;
@@ -252,7 +252,7 @@ static size_t smaller(size_t a, size_t b)
 
 /* ---- life ---- */
 
-static int read_part(struct ods_chain *c, const Od__Part *from, struct chain_part *p, struct od_err *err)
+static int read_part(struct ods_chain *c, const Od__Part *from, struct shadow_part *p, struct od_err *err)
 {
 	const uint32_t expected = p == c->part ? od_config_end(c->o.config) : p[-1].end;
 
@@ -364,7 +364,7 @@ int ods_chain_room(struct ods_chain *c, struct ods_chain_room *room, struct od_e
 /* To the part at the cursor, with the rows in c->x. */
 static int send_run(struct ods_chain *c, struct od_err *err)
 {
-	struct chain_part *p = &c->part[c->at];
+	struct shadow_part *p = &c->part[c->at];
 	const struct od_out_frame frames[] = {
 		{ .bytes = c->x, .len = c->n_rows * c->o.config->hidden * sizeof(float) },
 		{ .bytes = c->page, .len = c->n_pages * sizeof(*c->page) },
@@ -408,7 +408,7 @@ static int add_table(struct ods_chain *c, const struct ods_chain_rows *rows, str
 	if (!add_pages(c, m.page, m.n_pages))
 		return od_fail(err, OD_ERR_NOMEM, "chain: no memory for %u pages", m.n_pages);
 	od__part_table__init(t);
-	t->place = od_seq_state_place(rows->seq);
+	t->place = od_seq_state_index(rows->seq);
 	t->n_rows = rows->n;
 	t->length = m.length;
 	t->n_pages = m.n_pages;
@@ -484,7 +484,7 @@ static int take_result(struct ods_chain *c, const struct od_msg *m, float *to, s
 static int ask_layer(struct ods_chain *c, const uint32_t *keep, size_t n_keep, bool probabilities, float *to, size_t n,
 		     struct od_err *err)
 {
-	struct chain_part *p = &c->part[c->at];
+	struct shadow_part *p = &c->part[c->at];
 	Od__PartLayer body = OD__PART_LAYER__INIT;
 	Od__Header header = OD__HEADER__INIT;
 	struct od_msg m;
@@ -567,9 +567,9 @@ int ods_chain_commit(struct ods_chain *c, const uint32_t *kept, size_t n, struct
 
 /* ---- main's rows ---- */
 
-static struct chain_part *part_of(struct ods_chain *c, uint32_t layer)
+static struct shadow_part *part_of(struct ods_chain *c, uint32_t layer)
 {
-	struct chain_part *p = c->part;
+	struct shadow_part *p = c->part;
 
 	while (layer >= p->end)
 		p++;
@@ -581,7 +581,7 @@ int ods_chain_put(struct ods_chain *c, const struct od_seq_state *seq, uint32_t 
 {
 	const uint32_t *page = od_seq_state_pages(seq), first = begin / OD_KV_PAGE,
 		       n_pages = (begin + n - 1) / OD_KV_PAGE - first + 1;
-	struct chain_part *p = part_of(c, layer);
+	struct shadow_part *p = part_of(c, layer);
 	Od__PartRows *rows = calloc(n_pages, sizeof(*rows)), **list = calloc(n_pages, sizeof(Od__PartRows *));
 	Od__PartState body = OD__PART_STATE__INIT;
 	Od__Header header = OD__HEADER__INIT;

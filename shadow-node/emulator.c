@@ -11,7 +11,7 @@
 
 /* Maximum number of states: a sequence that ends during a run keeps its state until the run ends, and another may
  * begin. */
-static uint32_t places(const struct ods_emulator_opts *o)
+static uint32_t most_states(const struct ods_emulator_opts *o)
 {
 	return 2 * (uint32_t)o->max_sequences;
 }
@@ -19,7 +19,7 @@ static uint32_t places(const struct ods_emulator_opts *o)
 /* Buffer bytes per row on the host: row of the run and of the plan, its prediction. */
 static uint64_t host_row_bytes(void)
 {
-	return 2 * sizeof(struct row) + sizeof(struct part) + sizeof(struct od_row) + 2 * sizeof(uint32_t) +
+	return 2 * sizeof(struct row) + sizeof(struct emulator_part) + sizeof(struct od_row) + 2 * sizeof(uint32_t) +
 	       sizeof(struct ods_chain_rows) + sizeof(struct od_prediction) +
 	       OD_MAX_CANDIDATES * (sizeof(uint16_t) + sizeof(float));
 }
@@ -83,7 +83,7 @@ static int open_sequences(struct ods_emulator *e, struct od_err *err)
 	if (e->sequence == NULL || e->closed == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulator: %zu sequences", e->o.max_sequences);
 	e->fixed = has_fixed(f->config);
-	rc = od_state_pool_new(&e->state, f->device, f->config, f->profile, e->o.ctx_tokens, places(&e->o),
+	rc = od_state_pool_new(&e->state, f->device, f->config, f->profile, e->o.ctx_tokens, most_states(&e->o),
 			       e->o.n_pages > 0 && e->o.n_pages < most ? e->o.n_pages : most, err);
 	return rc == OD_OK ? od_state_pool_set_copies(e->state, f->device, ODS_FIXED_COPIES, err) : rc;
 }

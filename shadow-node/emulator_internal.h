@@ -18,7 +18,7 @@ struct row {
 };
 
 /* The rows of one sequence in a STEP. */
-struct part {
+struct emulator_part {
 	struct ods_sequence *seq; /* NULL: there is no free place for it */
 	size_t first, n; /* rows of the message */
 };
@@ -56,7 +56,7 @@ struct ods_emulator {
 
 	struct row *spare; /* [max_rows]: the run that is being planned */
 	size_t n_spare;
-	struct part *parts; /* [max_rows] */
+	struct emulator_part *parts; /* [max_rows] */
 	struct od_row *od_rows; /* [max_rows] */
 	uint32_t *pick; /* [max_rows] */
 	int32_t *token; /* [max_rows] */

@@ -136,11 +136,11 @@ int ods_layer_put(struct ods_emulator *e, const struct od_seq_state *seq, uint32
 		const size_t row_bytes = od_seq_state_row_bytes(seq, layer, j);
 		const char *from = frames[j].bytes;
 
-		for (uint32_t at = begin, part; at < begin + n; at += part, from += part * row_bytes) {
-			part = OD_KV_PAGE - at % OD_KV_PAGE;
-			part = part < begin + n - at ? part : begin + n - at;
+		for (uint32_t at = begin, count; at < begin + n; at += count, from += count * row_bytes) {
+			count = OD_KV_PAGE - at % OD_KV_PAGE;
+			count = count < begin + n - at ? count : begin + n - at;
 			od_device_put(e->o.forward.device, OD_QUEUE_COMPUTE, od_seq_state_row(seq, layer, j, at), from,
-				      part * row_bytes);
+				      count * row_bytes);
 		}
 	}
 	return OD_OK;

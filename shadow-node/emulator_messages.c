@@ -11,7 +11,7 @@
 /* ---- Sequences ---- */
 
 /* Index of the sequence, or the index where it would be inserted. */
-static size_t place_of(const struct ods_emulator *e, uint64_t id)
+static size_t index_of(const struct ods_emulator *e, uint64_t id)
 {
 	size_t low = 0, high = e->n_sequences;
 
@@ -28,7 +28,7 @@ static size_t place_of(const struct ods_emulator *e, uint64_t id)
 
 static struct ods_sequence *find_sequence(struct ods_emulator *e, uint64_t id)
 {
-	size_t i = place_of(e, id);
+	size_t i = index_of(e, id);
 
 	return i < e->n_sequences && e->sequence[i]->id == id ? e->sequence[i] : NULL;
 }
@@ -41,21 +41,21 @@ static int known_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequen
 				      (unsigned long long)id);
 }
 
-static void close_sequence(struct ods_emulator *e, size_t place)
+static void close_sequence(struct ods_emulator *e, size_t index)
 {
-	struct ods_sequence *q = e->sequence[place];
+	struct ods_sequence *q = e->sequence[index];
 
 	if (ods_is_ahead(q))
 		ods_take_back_guesses(e, q);
 	e->n_sequences--;
-	memmove(&e->sequence[place], &e->sequence[place + 1], (e->n_sequences - place) * sizeof(e->sequence[0]));
+	memmove(&e->sequence[index], &e->sequence[index + 1], (e->n_sequences - index) * sizeof(e->sequence[0]));
 	e->closed[e->n_closed++ % e->o.max_sequences] = q->id;
 	ods_release(e, q);
 }
 
 /* Makes a place for another sequence. A full table evicts the sequence that was idle longest, if its SEQ_CLOSE was
  * probably lost. False: no place. */
-static bool make_place(struct ods_emulator *e)
+static bool make_room(struct ods_emulator *e)
 {
 	size_t oldest = 0;
 
@@ -84,13 +84,13 @@ static int turn_away(struct ods_emulator *e, uint64_t id, struct od_err *err)
 
 static int begin_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequence **out, struct od_err *err)
 {
-	size_t place;
+	size_t index;
 
-	if (!make_place(e) || ods_sequence_new(out, id, &e->o.forward, NULL) != OD_OK)
+	if (!make_room(e) || ods_sequence_new(out, id, &e->o.forward, NULL) != OD_OK)
 		return turn_away(e, id, err);
-	place = place_of(e, id);
-	memmove(&e->sequence[place + 1], &e->sequence[place], (e->n_sequences - place) * sizeof(e->sequence[0]));
-	e->sequence[place] = *out;
+	index = index_of(e, id);
+	memmove(&e->sequence[index + 1], &e->sequence[index], (e->n_sequences - index) * sizeof(e->sequence[0]));
+	e->sequence[index] = *out;
 	e->n_sequences++;
 	(*out)->heard = e->heard;
 	return OD_OK;
@@ -180,7 +180,7 @@ static int on_close(struct ods_emulator *e, uint64_t id, struct od_err *err)
 	int rc = known_sequence(e, id, &s, err);
 
 	if (rc == OD_OK)
-		close_sequence(e, place_of(e, id));
+		close_sequence(e, index_of(e, id));
 	return rc;
 }
 
@@ -280,11 +280,11 @@ static int cut_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts, 
 		if (rc != OD_OK)
 			return rc;
 		if (first)
-			e->parts[(*n_parts)++] = (struct part){ .first = i };
+			e->parts[(*n_parts)++] = (struct emulator_part){ .first = i };
 		e->parts[*n_parts - 1].n++;
 	}
 	for (size_t i = 0; i < *n_parts; i++) {
-		const struct part *p = &e->parts[i];
+		const struct emulator_part *p = &e->parts[i];
 		const Od__StepRow *r = m->rows[p->first];
 
 		if (r->ahead > e->o.ctx_tokens)
@@ -311,7 +311,7 @@ static int read_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts,
 			       m->n_rows);
 	rc = cut_step(e, m, n_parts, err);
 	for (size_t i = 0; rc == OD_OK && i < *n_parts; i++) {
-		struct part *p = &e->parts[i];
+		struct emulator_part *p = &e->parts[i];
 		const uint64_t id = m->rows[p->first]->sequence;
 
 		if (need_sequence(e, id, &p->seq, err) != OD_OK) { /* left out: the rows of the others are used */
@@ -346,7 +346,7 @@ static void overtake(struct ods_emulator *e, struct ods_sequence *q, uint32_t be
 }
 
 /* End of the STEP's rows that were run ahead, or are running, with the right tokens. */
-static uint32_t confirmed_end(const struct ods_sequence *q, const Od__Step *m, const struct part *p)
+static uint32_t confirmed_end(const struct ods_sequence *q, const Od__Step *m, const struct emulator_part *p)
 {
 	const uint32_t begin = m->rows[p->first]->position;
 	uint32_t n = 0;
@@ -368,7 +368,7 @@ static void begin_anew(struct ods_emulator *e, struct ods_sequence *q, uint32_t 
 }
 
 /* Applies one sequence's part of a STEP: main's tokens, its positions, the rows that main will send. */
-static void note_part(struct ods_emulator *e, const Od__Step *m, const struct part *p)
+static void note_part(struct ods_emulator *e, const Od__Step *m, const struct emulator_part *p)
 {
 	const Od__StepRow *first = m->rows[p->first];
 	const uint32_t begin = first->position, end = begin + (uint32_t)p->n;

@@ -24,14 +24,14 @@ int ods_choose_tokens(struct ods_emulator *e, const uint32_t *row, size_t n, str
 	const size_t vocab = e->o.forward.config->vocab;
 	int rc = OD_OK;
 
-	for (size_t part; rc == OD_OK && n > 0; row += part, n -= part) {
+	for (size_t count; rc == OD_OK && n > 0; row += count, n -= count) {
 		uint64_t begin = od_trace_begin();
 		float *logits;
 
-		part = n < e->o.forward.max_logits ? n : e->o.forward.max_logits;
-		rc = od_forward_logits(e->forward, row, part, &logits, err);
+		count = n < e->o.forward.max_logits ? n : e->o.forward.max_logits;
+		rc = od_forward_logits(e->forward, row, count, &logits, err);
 		if (rc == OD_OK)
-			for (size_t i = 0; i < part; i++)
+			for (size_t i = 0; i < count; i++)
 				ods_sequence_choose(e->rows[row[i]].seq, e->rows[row[i]].position + 1,
 						    logits + i * vocab);
 		od_trace_end("head", begin, (int64_t)e->newest, -1, -1);

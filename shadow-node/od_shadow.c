@@ -390,7 +390,7 @@ static uint32_t least_ctx(const struct ods_emulator_opts *o)
 /* One small context, and at least one page for each further sequence; then one full context, a small one for each, and
  * of what is left one part of `parts`, as far as memory allows. Returns the bytes of all, or 0: not even the first
  * fits. o->max_sequences: as many as main may open, or fewer if memory is short. */
-static uint64_t choose_pages(const struct od_split *split, struct ods_emulator_opts *o, uint64_t parts)
+static uint64_t choose_pages(const struct od_split *split, struct ods_emulator_opts *o, uint64_t divisor)
 {
 	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens), least = od_state_pages(least_ctx(o));
 	uint64_t n = 1, pages, most;
@@ -401,7 +401,7 @@ static uint64_t choose_pages(const struct od_split *split, struct ods_emulator_o
 		n++;
 	most = smaller(od_split_most_pages(split, n), UINT32_MAX);
 	pages = smaller(n * least > ctx_pages ? n * least : ctx_pages, most);
-	pages = smaller(pages + (most - pages) / parts, n * ctx_pages);
+	pages = smaller(pages + (most - pages) / divisor, n * ctx_pages);
 	o->max_sequences = (size_t)n;
 	o->n_pages = (uint32_t)pages;
 	return od_split_need(split, split->n_cards, pages, n);
@@ -548,7 +548,7 @@ static int take_layers(struct shadow_daemon *s, struct od_err *err)
 	if (od_parse_u64(first, 0, OD_MAX_LAYERS - 1, &begin, err) != OD_OK ||
 	    od_parse_u64(dash + 1, 0, OD_MAX_LAYERS - 1, &last, err) != OD_OK)
 		return od_fail(err, OD_ERR_ARG, "--layers: expected A-B, as in 0-15, found \"%s\"", text);
-	return od_pack_take_part(s->pack, (uint32_t)begin, (uint32_t)last + 1, err);
+	return od_pack_take_layers(s->pack, (uint32_t)begin, (uint32_t)last + 1, err);
 }
 
 static int need_bytes(struct shadow_daemon *s, uint64_t *need, struct od_err *err)
@@ -569,14 +569,14 @@ static const char *advise_layers(struct shadow_daemon *s, char *text, size_t siz
 
 	text[0] = '\0';
 	for (uint32_t i = end - 1; i > begin && text[0] == '\0'; i--)
-		if (od_pack_take_part(s->pack, begin, i, NULL) == OD_OK && need_bytes(s, &need, NULL) == OD_OK &&
+		if (od_pack_take_layers(s->pack, begin, i, NULL) == OD_OK && need_bytes(s, &need, NULL) == OD_OK &&
 		    need <= s->limit_bytes)
 			snprintf(
 				text, size,
 				". Layers %u-%u fit without their context: --layers gives this shadow a part, and another "
 				"shadow of the hosts file the rest",
 				begin, i - 1);
-	(void)!od_pack_take_part(s->pack, begin, end, NULL); /* as it was */
+	(void)!od_pack_take_layers(s->pack, begin, end, NULL); /* as it was */
 	return text;
 }
 
@@ -586,7 +586,7 @@ static int check_memory(struct shadow_daemon *s, struct od_err *err)
 	const struct od_config *c = od_pack_config(s->pack);
 	bool given = s->opt.memory_limit != UINT64_MAX;
 	uint64_t have = od_device_free_bytes(s->device), need;
-	char a[32], b[32], place[64], available[80], part[64] = "", advice[200];
+	char a[32], b[32], memory[64], available[80], layers[64] = "", advice[200];
 	int rc = need_bytes(s, &need, err);
 
 	if (rc != OD_OK)
@@ -596,13 +596,13 @@ static int check_memory(struct shadow_daemon *s, struct od_err *err)
 	if (need <= s->limit_bytes || (!given && od_device_cards(s->device) > 1))
 		return OD_OK;
 	if (s->opt.layers != NULL)
-		snprintf(part, sizeof(part), "layers %u-%u of ", od_config_begin(c), od_config_end(c) - 1);
+		snprintf(layers, sizeof(layers), "layers %u-%u of ", od_config_begin(c), od_config_end(c) - 1);
 	snprintf(available, sizeof(available), "available %s are",
-		 od_device_memory_place(s->device, place, sizeof(place)));
+		 od_device_memory_name(s->device, memory, sizeof(memory)));
 	return od_fail(err, OD_ERR_NOMEM,
-		       "%sthe %s model of %s need%s %llu bytes (%s) besides %s context, %s %llu bytes (%s)%s", part,
-		       s->precision, od_pack_dir(s->pack), part[0] == '\0' ? "s" : "", (unsigned long long)need,
-		       od_format_bytes(need, a, sizeof(a)), part[0] == '\0' ? "its" : "their",
+		       "%sthe %s model of %s need%s %llu bytes (%s) besides %s context, %s %llu bytes (%s)%s", layers,
+		       s->precision, od_pack_dir(s->pack), layers[0] == '\0' ? "s" : "", (unsigned long long)need,
+		       od_format_bytes(need, a, sizeof(a)), layers[0] == '\0' ? "its" : "their",
 		       given ? "--memory-limit is" : available, (unsigned long long)s->limit_bytes,
 		       od_format_bytes(s->limit_bytes, b, sizeof(b)), advise_layers(s, advice, sizeof(advice)));
 }
@@ -794,7 +794,7 @@ static void stop(struct shadow_daemon *s)
 
 static int run(struct shadow_daemon *s, struct od_err *err)
 {
-	char size[32], where[400], part[48] = "";
+	char size[32], where[400], layers[48] = "";
 	int rc = load_model(s, err);
 
 	if (rc != OD_OK)
@@ -806,11 +806,11 @@ static int run(struct shadow_daemon *s, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (s->opt.layers != NULL)
-		snprintf(part, sizeof(part), ", layers %u-%u", od_config_begin(od_pack_config(s->pack)),
+		snprintf(layers, sizeof(layers), ", layers %u-%u", od_config_begin(od_pack_config(s->pack)),
 			 od_config_end(od_pack_config(s->pack)) - 1);
 	od_device_log_memory(s->device);
 	od_log(OD_LOG_INFO, "pack %s: %s model%s of %s, %s departure; listening on %s, port %u, data port %u",
-	       od_pack_dir(s->pack), s->precision, part, od_format_bytes(s->model_bytes, size, sizeof(size)),
+	       od_pack_dir(s->pack), s->precision, layers, od_format_bytes(s->model_bytes, size, sizeof(size)),
 	       departures[s->opt.departure], od_daemon_args_where(&s->opt.common, s->keys, where, sizeof(where)),
 	       od_daemon_port(s->daemon), od_data_port_number(s->port));
 	return od_daemon_run(s->daemon, err);

@@ -16,8 +16,8 @@ struct ods_part {
 	struct od_forward *forward;
 	struct od_expert_runner *experts;
 	struct ods_saved saved;
-	uint32_t n_places;
-	struct od_seq_state **place; /* [n_places] */
+	uint32_t n_sequences;
+	struct od_seq_state **sequence; /* [n_places] */
 	bool *taken; /* [n_places]: by a table of the run that is being read */
 	uint32_t *page; /* [pages of a context] */
 	struct od_row *rows; /* [max_rows] */
@@ -31,31 +31,31 @@ struct ods_part {
 
 /* ---- life ---- */
 
-static int open_places(struct ods_part *p, struct od_err *err)
+static int open_sequences(struct ods_part *p, struct od_err *err)
 {
-	p->n_places = 2 * (uint32_t)p->o.max_sequences; /* as the emulator's */
-	p->place = calloc(p->n_places, sizeof(struct od_seq_state *));
-	p->taken = calloc(p->n_places, sizeof(*p->taken));
-	p->count = calloc(p->n_places, sizeof(*p->count));
+	p->n_sequences = 2 * (uint32_t)p->o.max_sequences; /* as the emulator's */
+	p->sequence = calloc(p->n_sequences, sizeof(struct od_seq_state *));
+	p->taken = calloc(p->n_sequences, sizeof(*p->taken));
+	p->count = calloc(p->n_sequences, sizeof(*p->count));
 	p->page = calloc(od_state_pages(p->o.ctx_tokens), sizeof(*p->page));
 	p->rows = calloc(p->o.forward.max_rows, sizeof(*p->rows));
-	return p->place != NULL && p->taken != NULL && p->count != NULL && p->page != NULL && p->rows != NULL ?
+	return p->sequence != NULL && p->taken != NULL && p->count != NULL && p->page != NULL && p->rows != NULL ?
 		       OD_OK :
-		       od_fail(err, OD_ERR_NOMEM, "part: %u sequences", p->n_places);
+		       od_fail(err, OD_ERR_NOMEM, "part: %u sequences", p->n_sequences);
 }
 
 static int open_state(struct ods_part *p, struct od_err *err)
 {
 	struct od_forward_opts *f = &p->o.forward;
 	const uint64_t most = (uint64_t)od_state_pages(p->o.ctx_tokens) * p->o.max_sequences;
-	int rc = od_state_pool_new(&p->state, f->device, f->config, f->profile, p->o.ctx_tokens, p->n_places,
+	int rc = od_state_pool_new(&p->state, f->device, f->config, f->profile, p->o.ctx_tokens, p->n_sequences,
 				   p->o.n_pages > 0 && p->o.n_pages < most ? p->o.n_pages : most, err);
 
 	if (rc == OD_OK)
 		rc = od_state_pool_set_copies(p->state, f->device, ODS_FIXED_COPIES, err);
 	f->state = p->state;
-	for (uint32_t i = 0; rc == OD_OK && i < p->n_places; i++) /* the lowest free place: i */
-		rc = od_seq_state_new(&p->place[i], p->state, err);
+	for (uint32_t i = 0; rc == OD_OK && i < p->n_sequences; i++) /* the lowest free place: i */
+		rc = od_seq_state_new(&p->sequence[i], p->state, err);
 	return rc;
 }
 
@@ -71,7 +71,7 @@ int ods_part_new(struct ods_part **out, const struct ods_emulator_opts *o, ods_p
 	p->o = *o;
 	p->send = send;
 	p->arg = arg;
-	rc = open_places(p, err);
+	rc = open_sequences(p, err);
 	if (rc == OD_OK)
 		rc = open_state(p, err);
 	if (rc == OD_OK)
@@ -96,11 +96,11 @@ void ods_part_free(struct ods_part *p)
 	od_resident_free(p->experts);
 	od_forward_free(p->forward);
 	ods_saved_fini(&p->saved);
-	if (p->place != NULL)
-		for (uint32_t i = 0; i < p->n_places; i++)
-			od_seq_state_free(p->place[i]);
+	if (p->sequence != NULL)
+		for (uint32_t i = 0; i < p->n_sequences; i++)
+			od_seq_state_free(p->sequence[i]);
 	od_state_pool_free(p->state);
-	free(p->place);
+	free(p->sequence);
 	free(p->taken);
 	free(p->count);
 	free(p->page);
@@ -153,9 +153,9 @@ static int check_table(const struct ods_part *p, const Od__PartTable *t, size_t 
 {
 	const uint32_t copies = od_state_pool_copies(p->state);
 
-	if (t->place >= p->n_places || p->taken[t->place])
+	if (t->place >= p->n_sequences || p->taken[t->place])
 		return od_fail(err, OD_ERR_RANGE, "table %zu: place: expected one of %u that is free, found %u", i,
-			       p->n_places, t->place);
+			       p->n_sequences, t->place);
 	if (t->n_rows == 0 || !od_within(t->length, t->n_rows, p->o.ctx_tokens))
 		return od_fail(err, OD_ERR_RANGE, "table %zu: %u rows from position %u on: expected 1 to %u", i,
 			       t->n_rows, t->length, p->o.ctx_tokens);
@@ -184,7 +184,7 @@ static int take_table(struct ods_part *p, const Od__PartTable *t, size_t i, cons
 			return od_fail(err, OD_ERR_RANGE, "table %zu: page: expected below %u, found %u", i,
 				       od_state_pool_n_pages(p->state), p->page[j]);
 	p->taken[t->place] = true;
-	od_seq_state_mirror(p->place[t->place], &mirror);
+	od_seq_state_mirror(p->sequence[t->place], &mirror);
 	p->count[i] = t->n_rows;
 	return OD_OK;
 }
@@ -194,7 +194,7 @@ static int take_tables(struct ods_part *p, const Od__PartRun *m, const uint8_t *
 {
 	size_t n_rows = 0, at = 0;
 
-	memset(p->taken, 0, p->n_places * sizeof(*p->taken));
+	memset(p->taken, 0, p->n_sequences * sizeof(*p->taken));
 	for (size_t i = 0; i < m->n_tables; i++) {
 		const Od__PartTable *t = m->tables[i];
 		int rc = check_table(p, t, i, err);
@@ -207,7 +207,7 @@ static int take_tables(struct ods_part *p, const Od__PartRun *m, const uint8_t *
 		if (rc != OD_OK)
 			return rc;
 		for (uint32_t j = 0; j < t->n_rows; j++, n_rows++)
-			p->rows[n_rows] = (struct od_row){ p->place[t->place], t->length + j, m->tokens[n_rows] };
+			p->rows[n_rows] = (struct od_row){ p->sequence[t->place], t->length + j, m->tokens[n_rows] };
 		at += t->n_pages * sizeof(uint32_t);
 	}
 	if (n_rows != m->n_tokens || at != page_bytes)
@@ -230,9 +230,9 @@ static int on_run(struct ods_part *p, const struct od_msg *m, struct od_err *err
 		return od_fail(err, OD_ERR_PROTOCOL, "run %llu: late or repeated, the newest is %llu",
 			       (unsigned long long)r->run, (unsigned long long)p->run);
 	p->run = r->run;
-	if (r->n_tables == 0 || r->n_tables > p->n_places || r->n_tokens == 0 || r->n_tokens > p->o.forward.max_rows)
+	if (r->n_tables == 0 || r->n_tables > p->n_sequences || r->n_tokens == 0 || r->n_tokens > p->o.forward.max_rows)
 		return od_fail(err, OD_ERR_RANGE, "%zu sequences, %zu rows: expected 1 to %u and 1 to %zu", r->n_tables,
-			       r->n_tokens, p->n_places, p->o.forward.max_rows);
+			       r->n_tokens, p->n_sequences, p->o.forward.max_rows);
 	if (m->n_frames != 2 || x_bytes != r->n_tokens * p->o.forward.config->hidden * sizeof(float))
 		return od_fail(err, OD_ERR_SHAPE, "frames: expected 2, of %zu rows and of pages, found %zu, %zu bytes",
 			       r->n_tokens, m->n_frames, x_bytes);

@@ -262,7 +262,7 @@ void ods_sequence_forget_tokens(struct ods_sequence *s, uint32_t length)
 
 /* Leaves pages n and later to the sequences that share them; later rows go to pages of its own. Without memory for
  * these the sequence loses all its pages and is not predicted. */
-static void part(struct ods_sequence *s, uint32_t n)
+static void unshare(struct ods_sequence *s, uint32_t n)
 {
 	struct od_seq_state *old = s->state;
 
@@ -272,14 +272,14 @@ static void part(struct ods_sequence *s, uint32_t n)
 		od_seq_state_set_long(s->state, od_seq_state_is_long(old));
 	if (n > 0)
 		od_seq_state_share(s->state, old, n);
-	ods_align_part(s->align, n);
+	ods_align_unshare(s->align, n);
 	od_seq_state_free(old);
 }
 
 void ods_sequence_drop_rows(struct ods_sequence *s, uint32_t position)
 {
 	if (ods_align_shared(s->align, position))
-		part(s, position / OD_KV_PAGE);
+		unshare(s, position / OD_KV_PAGE);
 	ods_align_truncate(s->align, position);
 	ods_sequence_rewind(s, position);
 }

@@ -508,7 +508,7 @@ static int open_memory(struct worker_daemon *w, struct od_err *err)
 	const struct od_pack_expert *x = od_pack_expert(w->pack, 0, 0);
 	struct odw_schedule_opts opts = { .n_moe = w->cfg->n_moe,
 					  .n_experts = w->cfg->n_experts,
-					  .n_parts = odw_parts(od_pack_expert(w->pack, 0, 0)->n_shards),
+					  .n_slices = odw_slices(od_pack_expert(w->pack, 0, 0)->n_shards),
 					  .n_stages = odw_loader_stages((unsigned)w->opt.read_threads,
 									(unsigned)w->opt.load_threads),
 					  .n_readers = (unsigned)w->opt.read_threads,
@@ -689,7 +689,7 @@ static int open_worker(struct worker_daemon *w, struct od_err *err)
 	int rc = check_options(&w->opt, &store, err);
 
 	if (w->opt.load_time_ms > 0)
-		w->opt.read_threads = 1; /* one path, so an urgent load waits for one part at most */
+		w->opt.read_threads = 1; /* one path, so an urgent load waits for one slice at most */
 	/* Unsupported --cpu kernels are reported now, not at the first HELLO. */
 	if (rc == OD_OK)
 		rc = od_device_open(&w->device, w->opt.common.device, (enum od_cpu)w->opt.common.cpu,

@@ -38,7 +38,7 @@ struct schedule_expert {
 	struct entry_list entries;
 	bool listed; /* entries is initialised (a table of all experts would be touched whole otherwise) */
 	uint32_t slot; /* where it is loading or resident: number + 1; 0: nowhere */
-	uint64_t pass; /* the pass of give_slots() that promised it a slot */
+	uint64_t round; /* the round of give_slots() that promised it a slot */
 };
 
 struct slot {
@@ -50,7 +50,7 @@ struct slot {
 	bool prompt; /* loaded for one */
 	unsigned valid; /* set of buffers that were read and checked */
 	unsigned read; /* set of OD_SET_STORED that its load reads */
-	uint32_t next_part, n_finished;
+	uint32_t next_slice, n_finished;
 	unsigned n_users; /* readers, inflaters and the engine: it becomes free when the last one has left */
 	bool used, reported; /* a RUN was computed with it; a RUN was given its load's figures */
 	uint64_t begin_ns, load_ns, loaded_bytes;
@@ -59,7 +59,7 @@ TAILQ_HEAD(slot_list, slot);
 
 struct odw_schedule {
 	pthread_mutex_t lock;
-	pthread_cond_t to_read, to_finish; /* there may be a part to read, or to finish; or stop */
+	pthread_cond_t to_read, to_finish; /* there may be a slice to read, or to finish; or stop */
 	pthread_cond_t to_plan; /* there may be a plan to make, or a slot has become free; or stop */
 	pthread_cond_t cancelled; /* a load has been cancelled; or stop */
 	bool stop;
@@ -81,7 +81,7 @@ struct odw_schedule {
 	unsigned n_busy; /* more than n_slots when one that is asked for is no longer pinned */
 	unsigned n_draining; /* draining ones among these */
 	uint64_t n_freed; /* slots, ever */
-	uint64_t pass;
+	uint64_t round;
 	struct odw_stages stages;
 
 	uint16_t *visit; /* [n_experts], scratch */
@@ -181,7 +181,7 @@ static void free_slot(struct odw_schedule *s, struct slot *slot)
 /* A load that no RUN has used. */
 static void count_eviction(uint64_t *c, const struct slot *slot)
 {
-	const bool cancelled = slot->state == ODW_LOADING && slot->next_part > 0 && slot->read != 0;
+	const bool cancelled = slot->state == ODW_LOADING && slot->next_slice > 0 && slot->read != 0;
 	const bool unused = slot->state == ODW_RESIDENT && !slot->used && slot->read != 0;
 
 	c[OD_C_CANCELLED_LOADS] += cancelled;
@@ -397,7 +397,7 @@ static void begin_load(struct odw_schedule *s, struct schedule_entry *e)
 	pthread_cond_broadcast(slot->read != 0 ? &s->to_read : &s->to_finish);
 }
 
-/* One entry without a slot gets one, or the promise of one that drains. n_promised: so many in this pass. False: there
+/* One entry without a slot gets one, or the promise of one that drains. n_promised: so many in this round. False: there
  * is nothing for it. */
 static bool give_slot(struct odw_schedule *s, struct schedule_entry *e, unsigned *n_promised)
 {
@@ -410,7 +410,7 @@ static bool give_slot(struct odw_schedule *s, struct schedule_entry *e, unsigned
 		if (slot->state != ODW_FREE && slot->state != ODW_DRAINING)
 			evict(s, slot);
 	}
-	expert_of(s, e)->pass = s->pass;
+	expert_of(s, e)->round = s->round;
 	if (s->n_busy < s->opts.n_slots)
 		begin_load(s, e);
 	else
@@ -425,13 +425,13 @@ static void give_slots(struct odw_schedule *s)
 	unsigned n_promised = 0;
 	struct schedule_entry *e;
 
-	s->pass++;
+	s->round++;
 	for (int i = 0; i < 2; i++) {
 		TAILQ_FOREACH(e, list[i], order)
 		{
 			const struct schedule_expert *x = expert_of(s, e);
 
-			if (x->slot == 0 && x->pass != s->pass && !give_slot(s, e, &n_promised))
+			if (x->slot == 0 && x->round != s->round && !give_slot(s, e, &n_promised))
 				return;
 		}
 	}
@@ -845,7 +845,7 @@ void odw_schedule_tick(struct odw_schedule *s)
 /* All of the expert is here already, and a part of it can be finished at once. */
 static bool needs_no_read(const struct odw_schedule *s, const struct slot *slot)
 {
-	return slot->read == 0 && slot->next_part < s->opts.n_parts && s->stages.n_free > 0;
+	return slot->read == 0 && slot->next_slice < s->opts.n_slices && s->stages.n_free > 0;
 }
 
 static bool has_job(const struct odw_schedule *s, const struct slot *slot, enum odw_load_kind kind)
@@ -853,7 +853,7 @@ static bool has_job(const struct odw_schedule *s, const struct slot *slot, enum 
 	if (slot->state != ODW_LOADING)
 		return false;
 	if (kind == ODW_LOAD_READ)
-		return slot->read != 0 && slot->next_part < s->opts.n_parts && s->stages.n_free > 0;
+		return slot->read != 0 && slot->next_slice < s->opts.n_slices && s->stages.n_free > 0;
 	return needs_no_read(s, slot) || odw_stages_read(&s->stages, number_of(s, slot)) >= 0;
 }
 
@@ -890,12 +890,12 @@ static struct slot *wait_for_load(struct odw_schedule *s, enum odw_load_kind kin
 	return slot;
 }
 
-/* A stage for the load's next part. */
-static unsigned begin_part(struct odw_schedule *s, struct slot *slot)
+/* A stage for the load's next slice. */
+static unsigned begin_slice(struct odw_schedule *s, struct slot *slot)
 {
-	if (slot->next_part == 0)
+	if (slot->next_slice == 0)
 		slot->begin_ns = s->opts.now_ns();
-	return odw_stages_take(&s->stages, number_of(s, slot), slot->next_part++);
+	return odw_stages_take(&s->stages, number_of(s, slot), slot->next_slice++);
 }
 
 static void begin_job(struct odw_schedule *s, struct slot *slot, enum odw_load_kind kind, unsigned stage,
@@ -904,7 +904,7 @@ static void begin_job(struct odw_schedule *s, struct slot *slot, enum odw_load_k
 	*job = (struct odw_load_job){ .kind = kind,
 				      .m = slot->m,
 				      .expert = slot->expert,
-				      .part = s->stages.at[stage].part,
+				      .slice = s->stages.at[stage].slice,
 				      .slot = number_of(s, slot),
 				      .begin_ns = s->opts.now_ns(),
 				      .stage = stage,
@@ -920,7 +920,7 @@ bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bo
 	pthread_mutex_lock(&s->lock);
 	slot = wait_for_load(s, ODW_LOAD_READ, wait);
 	if (slot != NULL)
-		begin_job(s, slot, ODW_LOAD_READ, begin_part(s, slot), job);
+		begin_job(s, slot, ODW_LOAD_READ, begin_slice(s, slot), job);
 	pthread_mutex_unlock(&s->lock);
 	return slot != NULL;
 }
@@ -933,7 +933,7 @@ bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, 
 	pthread_mutex_lock(&s->lock);
 	slot = wait_for_load(s, ODW_LOAD_FINISH, wait);
 	if (slot != NULL) {
-		stage = slot->read == 0 ? begin_part(s, slot) :
+		stage = slot->read == 0 ? begin_slice(s, slot) :
 					  (unsigned)odw_stages_read(&s->stages, number_of(s, slot));
 		s->stages.at[stage].state = ODW_STAGE_FINISHING;
 		begin_job(s, slot, ODW_LOAD_FINISH, stage, job);
@@ -948,16 +948,16 @@ static void load_failed(struct odw_schedule *s, struct slot *slot, int code, con
 	struct schedule_expert *x = expert_in(s, slot);
 	struct schedule_entry *e;
 
-	slot->next_part = 0; /* it does not count as cancelled */
+	slot->next_slice = 0; /* it does not count as cancelled */
 	while ((e = TAILQ_FIRST(&x->entries)) != NULL) {
 		end_items(s, e, code, reason);
 		drop_entry(s, e);
 	}
 }
 
-static void part_is_finished(struct odw_schedule *s, struct slot *slot)
+static void slice_is_finished(struct odw_schedule *s, struct slot *slot)
 {
-	if (++slot->n_finished < s->opts.n_parts)
+	if (++slot->n_finished < s->opts.n_slices)
 		return;
 	slot->state = ODW_RESIDENT;
 	slot->valid = ~0u;
@@ -969,7 +969,7 @@ static void part_is_finished(struct odw_schedule *s, struct slot *slot)
 	update_slot(s, slot);
 }
 
-/* The part that was read waits for an inflater, unless the load was cancelled. */
+/* The slice that was read waits for an inflater, unless the load was cancelled. */
 static void leave_stage(struct odw_schedule *s, const struct odw_load_job *job, bool goes_on)
 {
 	if (job->kind == ODW_LOAD_READ && goes_on) {
@@ -978,7 +978,7 @@ static void leave_stage(struct odw_schedule *s, const struct odw_load_job *job, 
 	} else {
 		odw_stages_leave(&s->stages, job->stage);
 		pthread_cond_signal(&s->to_read);
-		pthread_cond_signal(&s->to_finish); /* a part that needs no reading also needs a stage */
+		pthread_cond_signal(&s->to_finish); /* a slice that needs no reading also needs a stage */
 	}
 }
 
@@ -1012,7 +1012,7 @@ bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job
 		if (code != OD_OK)
 			load_failed(s, slot, code, err->msg);
 		else if (job->kind == ODW_LOAD_FINISH)
-			part_is_finished(s, slot);
+			slice_is_finished(s, slot);
 	}
 	wake = !TAILQ_EMPTY(&s->ended) || (slot->state == ODW_RESIDENT && claim_on(s, slot, &first) == CLAIM_RUN);
 	user_leaves(s, slot);
@@ -1152,7 +1152,7 @@ bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c)
 	if (known) {
 		c->read_ns = (uint64_t)((double)f[OD_C_READ_NS] / (double)f[OD_C_LOADED_BYTES] *
 					(double)o->expert_bytes / o->n_readers);
-		c->finish_ns = f[OD_C_FINISH_NS] / f[OD_C_FINISHES] * o->n_parts;
+		c->finish_ns = f[OD_C_FINISH_NS] / f[OD_C_FINISHES] * o->n_slices;
 	}
 	pthread_mutex_unlock(&s->lock);
 	return known;
@@ -1226,10 +1226,10 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 
 	*out = NULL;
 	if (opts->n_slots == 0 || opts->n_slots > ODW_MAX_SLOTS || opts->n_moe == 0 || opts->n_experts == 0 ||
-	    opts->n_parts == 0 || opts->n_stages == 0 || opts->n_stages > ODW_MAX_STAGES)
+	    opts->n_slices == 0 || opts->n_stages == 0 || opts->n_stages > ODW_MAX_STAGES)
 		return od_fail(err, OD_ERR_ARG,
 			       "schedule: %u slots for %u layers of %u experts in %u parts, %u at a time",
-			       opts->n_slots, opts->n_moe, opts->n_experts, opts->n_parts, opts->n_stages);
+			       opts->n_slots, opts->n_moe, opts->n_experts, opts->n_slices, opts->n_stages);
 	s = calloc(1, sizeof(*s));
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "schedule");

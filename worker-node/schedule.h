@@ -14,7 +14,7 @@
  * buffers are offered to the cache. A use is recorded in the cache when the RUN has a slot, once per (step, m). Experts
  * that the cache keeps in state F stay pinned in their slots.
  *
- * A load consists of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each part is read, then finished. A part that has
+ * A load consists of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each slice is read, then finished. A slice that has
  * been read waits in a stage (load_stages.h), so that reading and inflating overlap. Readers and inflaters take jobs of
  * the most urgent load first, in the order of its parts.
  *
@@ -40,7 +40,8 @@
 
 struct odw_schedule;
 
-/* Load costs of an uncached expert: read_ns with all readers working on it, finish_ns on one inflater for all parts. */
+/* Load costs of an uncached expert: read_ns with all readers working on it, finish_ns on one inflater for all
+ * slices. */
 struct odw_expert_costs {
 	uint64_t read_ns, finish_ns;
 	unsigned n_inflaters;
@@ -48,7 +49,7 @@ struct odw_expert_costs {
 
 struct odw_schedule_opts {
 	uint32_t n_moe, n_experts; /* MoE layers; experts of a layer */
-	uint32_t n_parts; /* parts per expert */
+	uint32_t n_slices; /* slices per expert */
 	unsigned n_slots;
 	struct odw_bufs *bufs; /* buffers for n_slots slots and for the cache; NULL: slots have no memory */
 	struct odw_expert_cache *cache; /* NULL: none */
@@ -81,15 +82,15 @@ struct odw_item {
 	TAILQ_ENTRY(odw_item) link;
 };
 
-/* A job of a load: read a part, or finish a part that has been read. */
+/* A job of a load: read a slice, or finish a slice that has been read. */
 enum odw_load_kind { ODW_LOAD_READ, ODW_LOAD_FINISH };
 
 struct odw_load_job {
 	enum odw_load_kind kind;
-	uint32_t m, expert, part;
+	uint32_t m, expert, slice;
 	int slot;
 	uint64_t begin_ns; /* when the job was taken */
-	unsigned stage; /* reserved for the part from reading to finishing */
+	unsigned stage; /* reserved for the slice from reading to finishing */
 	struct od_expert_mem mem;
 	/* set of OD_SET_STORED that this load reads; the other buffers in mem are complete and checked */
 	unsigned read;

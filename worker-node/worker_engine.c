@@ -42,7 +42,7 @@ struct worker_run {
 
 /* Items of one RUN that are answered together: all are resident, or all have failed. */
 struct group {
-	struct odw_item *item[OD_MAX_PARTS];
+	struct odw_item *item[OD_MAX_SEGMENTS];
 	size_t n;
 	size_t rows;
 };
@@ -50,7 +50,7 @@ struct group {
 /* A RESULT while it is put together. */
 struct worker_answer {
 	Od__Result result;
-	Od__ExpertResult entry[OD_MAX_PARTS], *list[OD_MAX_PARTS];
+	Od__ExpertResult entry[OD_MAX_SEGMENTS], *list[OD_MAX_SEGMENTS];
 };
 
 /* The rows of a RESULT while they are computed and sent; behind it the rows. */
@@ -92,8 +92,8 @@ struct odw_engine {
 	 * many rows, the second when it had few: a group must be small by both. */
 	uint64_t row_ns, expert_ns;
 	size_t max_piece;
-	struct od_expert expert[OD_MAX_PARTS]; /* the operation under way, with all fields below */
-	struct od_ffn_part part[OD_MAX_PARTS];
+	struct od_expert expert[OD_MAX_SEGMENTS]; /* the operation under way, with all fields below */
+	struct od_ffn_segment segment[OD_MAX_SEGMENTS];
 	struct rows x, y;
 	uint16_t *narrow; /* [hidden], a row as it came in profile bf16 */
 	struct od_buf *scratch;
@@ -190,7 +190,7 @@ static void init_answer(struct worker_answer *a, const struct worker_run *run)
 	a->result.experts = a->list;
 }
 
-/* At most OD_MAX_PARTS. */
+/* At most OD_MAX_SEGMENTS. */
 static Od__ExpertResult *add_entry(struct worker_answer *a, uint32_t expert)
 {
 	Od__ExpertResult *x = &a->entry[a->result.n_experts];
@@ -267,7 +267,7 @@ static void refuse_run(struct odw_engine *e, const struct worker_run *run, const
 		struct worker_answer a;
 
 		init_answer(&a, run);
-		for (; a.result.n_experts < OD_MAX_PARTS && i < asked->n_experts && i < e->cfg->n_experts; i++)
+		for (; a.result.n_experts < OD_MAX_SEGMENTS && i < asked->n_experts && i < e->cfg->n_experts; i++)
 			add_error(&a, asked->experts[i]->expert, why->code, why->msg);
 		send_result(e, run, &a.result, NULL);
 	}
@@ -368,9 +368,9 @@ static size_t piece_rows(const struct odw_engine *e, size_t left)
 /* Experts that may be computed together. */
 static size_t group_experts(const struct odw_engine *e)
 {
-	const size_t n = e->expert_ns == 0 ? OD_MAX_PARTS : PIECE_NS / e->expert_ns;
+	const size_t n = e->expert_ns == 0 ? OD_MAX_SEGMENTS : PIECE_NS / e->expert_ns;
 
-	return n < 1 ? 1 : n > OD_MAX_PARTS ? OD_MAX_PARTS : n;
+	return n < 1 ? 1 : n > OD_MAX_SEGMENTS ? OD_MAX_SEGMENTS : n;
 }
 
 static const Od__RunExpert *asked_of(const struct worker_run *run, const struct odw_item *item)
@@ -408,14 +408,14 @@ static void put_rows(const struct odw_engine *e, const struct worker_run *run, c
 }
 
 /* n rows of the parts from e->x to e->y, on the device and back. */
-static int run_rows(struct odw_engine *e, enum od_profile profile, size_t n_parts, size_t n, struct od_err *err)
+static int run_rows(struct odw_engine *e, enum od_profile profile, size_t n_segments, size_t n, struct od_err *err)
 {
 	struct od_device *d = e->o.device;
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = profile,
 				  .n_rows = (uint32_t)n,
-				  .ffn = { .part = e->part,
-					   .n_parts = (uint32_t)n_parts,
+				  .ffn = { .segment = e->segment,
+					   .n_segments = (uint32_t)n_segments,
 					   .routed = true,
 					   .act = e->cfg->act,
 					   .x = od_buf_ref(e->x.buf, 0),
@@ -443,7 +443,7 @@ static int run_piece(struct odw_engine *e, const struct worker_run *run, const s
 		const size_t rows = g->n == 1 ? n : g->item[i]->n_rows;
 
 		gather(e, run, asked_of(run, g->item[i])->rows + done, rows, at);
-		e->part[i] = od_expert_part(&e->expert[i], (uint32_t)rows);
+		e->segment[i] = od_expert_segment(&e->expert[i], (uint32_t)rows);
 		at += rows;
 	}
 	rc = run_rows(e, run->session.profile, g->n, n, err);

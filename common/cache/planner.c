@@ -98,14 +98,14 @@ static double expect(const struct planner *p, uint32_t k, unsigned pool, uint32_
 	return sum;
 }
 
-/* The expected makespan of a layer that has so many places in each pool, over the sets of a draw. */
-static double draw_ns(struct planner *p, const struct draw *d, const uint32_t places[OD_CACHE_STATES])
+/* The expected makespan of a layer that has such a capacity of each pool, over the sets of a draw. */
+static double draw_ns(struct planner *p, const struct draw *d, const uint32_t capacity[OD_CACHE_STATES])
 {
 	const uint32_t n = p->opt->n_experts;
 	uint32_t hits[OD_CACHE_STATES] = { 0 }, from = 0;
 
 	for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
-		uint32_t size = places[pool] < n - from ? places[pool] : n - from;
+		uint32_t size = capacity[pool] < n - from ? capacity[pool] : n - from;
 
 		od_selection_hits(d->q + from, size, d->k, hits_of(p, pool));
 		from += size;
@@ -114,12 +114,12 @@ static double draw_ns(struct planner *p, const struct draw *d, const uint32_t pl
 	return expect(p, d->k, 0, d->k, 1 / d->all, hits);
 }
 
-static double layer_ns(struct planner *p, const uint32_t places[OD_CACHE_STATES])
+static double layer_ns(struct planner *p, const uint32_t capacity[OD_CACHE_STATES])
 {
 	double sum = 0;
 
 	for (unsigned i = 0; i < p->n_draws; i++)
-		sum += p->draw[i].share * draw_ns(p, &p->draw[i], places);
+		sum += p->draw[i].share * draw_ns(p, &p->draw[i], capacity);
 	return sum;
 }
 
@@ -129,13 +129,13 @@ static double value(struct planner *p, const struct od_cache_plan *plan)
 	double sum = 0, ns = 0;
 
 	for (uint32_t layer = 0; layer < p->opt->n_moe; layer++) {
-		uint32_t places[OD_CACHE_STATES];
+		uint32_t capacity[OD_CACHE_STATES];
 
 		for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++)
-			places[pool] = od_cache_plan_places(plan, layer, pool);
-		if (layer == 0 || memcmp(places, last, sizeof(places)) != 0) /* most are like their neighbour */
-			ns = layer_ns(p, places);
-		memcpy(last, places, sizeof(places));
+			capacity[pool] = od_cache_plan_capacity(plan, layer, pool);
+		if (layer == 0 || memcmp(capacity, last, sizeof(capacity)) != 0) /* most are like their neighbour */
+			ns = layer_ns(p, capacity);
+		memcpy(last, capacity, sizeof(capacity));
 		sum += ns;
 	}
 	return sum / p->opt->n_moe;
@@ -149,18 +149,18 @@ static double cold_ns(struct planner *p)
 }
 
 /* How many more experts fit into a pool. */
-static uint32_t room(const struct od_cache_plan_opts *o, unsigned pool, uint64_t bytes, uint64_t places)
+static uint32_t room(const struct od_cache_plan_opts *o, unsigned pool, uint64_t bytes, uint64_t capacity)
 {
-	uint64_t fit = o->sizes.bytes[pool] > 0 ? bytes / o->sizes.bytes[pool] : places;
+	uint64_t fit = o->sizes.bytes[pool] > 0 ? bytes / o->sizes.bytes[pool] : capacity;
 
-	return (uint32_t)(fit < places ? fit : places);
+	return (uint32_t)(fit < capacity ? fit : capacity);
 }
 
-static void search(struct planner *p, unsigned pools, uint64_t bytes, uint64_t places)
+static void search(struct planner *p, unsigned pools, uint64_t bytes, uint64_t capacity)
 {
 	const struct od_cache_plan_opts *o = p->opt;
 	const unsigned pool = (unsigned)__builtin_ctz(pools), rest = pools & (pools - 1);
-	const uint32_t most = room(o, pool, bytes, places), steps = o->steps > 0 ? o->steps : OD_CACHE_PLAN_STEPS;
+	const uint32_t most = room(o, pool, bytes, capacity), steps = o->steps > 0 ? o->steps : OD_CACHE_PLAN_STEPS;
 	/* As wide whatever the pools before took, so that neighbours are compared with each other. */
 	const uint32_t all = room(o, pool, o->budget_bytes, (uint64_t)o->n_moe * o->n_experts);
 	const uint32_t step = (all + steps - 1) / steps;
@@ -168,7 +168,7 @@ static void search(struct planner *p, unsigned pools, uint64_t bytes, uint64_t p
 	for (uint32_t n = rest == 0 ? most : 0;; n = n + step < most ? n + step : most) {
 		p->now.experts[pool] = n;
 		if (rest != 0) {
-			search(p, rest, bytes - n * o->sizes.bytes[pool], places - n);
+			search(p, rest, bytes - n * o->sizes.bytes[pool], capacity - n);
 		} else {
 			p->now.makespan_ns = value(p, &p->now);
 			if (p->now.makespan_ns < p->best.makespan_ns)

@@ -44,9 +44,9 @@ OD_MUST_CHECK int od_cache_plan_make(struct od_cache_plan *out, const struct od_
 OD_MUST_CHECK int od_cache_plan_value(struct od_cache_plan *plan, const struct od_cache_plan_opts *o,
 				      struct od_err *err);
 
-/* A layer's number of places in a pool. The places of pool after pool go round the layers, each pool continuing where
+/* A layer's capacity in a pool. Its entries, pool after pool, go round the layers, each pool continuing where
  * the previous one ended, so that the totals of two layers differ by at most one. */
-static inline uint32_t od_cache_plan_places(const struct od_cache_plan *p, uint32_t layer, enum od_cache_state pool)
+static inline uint32_t od_cache_plan_capacity(const struct od_cache_plan *p, uint32_t layer, enum od_cache_state pool)
 {
 	uint32_t first = 0;
 

@@ -4,7 +4,7 @@
  * A policy knows sizes only; the owner of the experts applies the returned changes in order. The same calls drive a
  * worker and a replay of recorded routes, and give the same changes.
  *
- * Rank dispatch has pools with fixed places in every layer (planner.h). An expert of rank r goes to the first pool p
+ * Rank dispatch has pools of fixed capacity in every layer (planner.h). An expert of rank r goes to the first pool p
  * with r < S_F + ... + S_p that has any places. If it is full, the pool's least used expert is evicted. In the paper it
  * then leaves the cache; here it moves to a later pool whose data it has, and so does a newcomer that is itself the
  * least used. Otherwise an expert that drops out of a pool would be absent until its next use, although the planner

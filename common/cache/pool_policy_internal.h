@@ -33,7 +33,7 @@ static inline size_t cache_id(const struct od_cache *c, uint32_t layer, uint32_t
 }
 
 /* The number of experts that LRU and LFU can keep. */
-static inline uint32_t cache_places(const struct od_cache_opts *o)
+static inline uint32_t cache_capacity(const struct od_cache_opts *o)
 {
 	uint64_t all = (uint64_t)o->n_moe * o->n_experts, fit = o->budget_bytes / o->expert_bytes;
 

@@ -9,8 +9,8 @@ struct key {
 
 struct queue_cache {
 	struct od_cache base;
-	uint32_t places, n;
-	uint32_t *heap; /* [places] ids, the least key first */
+	uint32_t capacity, n;
+	uint32_t *heap; /* [capacity] ids, the least key first */
 	uint32_t *at; /* [n_moe * n_experts] where in heap, of those that are kept */
 	struct key *key;
 	uint64_t *count; /* uses, kept or not */
@@ -30,7 +30,7 @@ static void put(struct queue_cache *q, uint32_t at, uint32_t id)
 	q->at[id] = at;
 }
 
-/* The id belongs somewhere above or below the place `at`, which is free. */
+/* The id belongs somewhere above or below the index `at`, which is free. */
 static void settle(struct queue_cache *q, uint32_t at, uint32_t id)
 {
 	for (; at > 0 && less(q, id, q->heap[(at - 1) / 2]); at = (at - 1) / 2)
@@ -68,10 +68,10 @@ static void use(struct od_cache *c, uint32_t layer, uint32_t expert)
 	q->key[id] = (struct key){ c->opt.policy == OD_CACHE_LFU ? q->count[id] : 0, q->clock };
 	if (is_kept) {
 		settle(q, q->at[id], id);
-	} else if (q->places == 0) {
+	} else if (q->capacity == 0) {
 		to = OD_CACHE_NONE;
 	} else {
-		if (q->n == q->places) {
+		if (q->n == q->capacity) {
 			uint32_t out = q->heap[0];
 
 			take_out(q, out);
@@ -106,8 +106,8 @@ struct od_cache *odc_queue_new(const struct od_cache_opts *o)
 	if (q == NULL)
 		return NULL;
 	q->base = (struct od_cache){ .use = use, .forget = forget, .free = free_queue };
-	q->places = cache_places(o);
-	q->heap = calloc((size_t)q->places + 1, sizeof(*q->heap));
+	q->capacity = cache_capacity(o);
+	q->heap = calloc((size_t)q->capacity + 1, sizeof(*q->heap));
 	q->at = calloc(n, sizeof(*q->at));
 	q->key = calloc(n, sizeof(*q->key));
 	q->count = calloc(n, sizeof(*q->count));

@@ -58,13 +58,13 @@ static unsigned within(const struct rank_cache *r, enum od_cache_state state)
 
 static void dispatch(struct rank_cache *r, uint32_t layer, uint32_t expert, unsigned pools);
 
-/* Whether an expert that is in no pool finds a place in this one, and makes it: who has to go tries the pools
+/* Whether an expert that is in no pool finds room in this one, and makes it: who has to go tries the pools
  * behind. */
-static bool make_place(struct rank_cache *r, uint32_t layer, uint32_t rank, enum od_cache_state pool, uint32_t places)
+static bool make_room(struct rank_cache *r, uint32_t layer, uint32_t rank, enum od_cache_state pool, uint32_t capacity)
 {
 	uint32_t least;
 
-	if (*kept(r, layer, pool) < places)
+	if (*kept(r, layer, pool) < capacity)
 		return true;
 	least = least_used(r, layer, pool);
 	if (od_rank_of(&r->ranks, layer, least) < rank)
@@ -82,11 +82,11 @@ static void dispatch(struct rank_cache *r, uint32_t layer, uint32_t expert, unsi
 	uint64_t end = 0;
 
 	for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
-		uint32_t places = od_cache_plan_places(&o->plan, layer, pool);
+		uint32_t capacity = od_cache_plan_capacity(&o->plan, layer, pool);
 
-		end += places;
-		if ((pools & OD_CACHE_POOL(pool)) && places > 0 && rank < end &&
-		    make_place(r, layer, rank, pool, places)) {
+		end += capacity;
+		if ((pools & OD_CACHE_POOL(pool)) && capacity > 0 && rank < end &&
+		    make_room(r, layer, rank, pool, capacity)) {
 			keep(r, layer, expert, pool);
 			return;
 		}
@@ -114,7 +114,7 @@ static void set_plan(struct od_cache *c, const struct od_cache_plan *plan)
 
 	for (uint32_t layer = 0; layer < c->opt.n_moe; layer++) {
 		for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
-			while (*kept(r, layer, pool) > od_cache_plan_places(plan, layer, pool)) {
+			while (*kept(r, layer, pool) > od_cache_plan_capacity(plan, layer, pool)) {
 				uint32_t least = least_used(r, layer, pool);
 
 				leave(r, layer, least);

@@ -44,30 +44,30 @@ void od_rank_list_use(struct od_rank_list *r, uint32_t layer, uint32_t expert)
 	rank[expert] = at;
 }
 
-int od_rank_profile_init(struct od_rank_profile *p, uint32_t n_moe, uint32_t n_experts, struct od_err *err)
+int od_rank_stats_init(struct od_rank_stats *p, uint32_t n_moe, uint32_t n_experts, struct od_err *err)
 {
 	int rc;
 
-	*p = (struct od_rank_profile){ 0 };
+	*p = (struct od_rank_stats){ 0 };
 	rc = od_rank_list_init(&p->list, n_moe, n_experts, err);
 	if (rc != OD_OK)
 		return rc;
 	p->uses = calloc(n_experts, sizeof(*p->uses));
 	if (p->uses == NULL) {
-		od_rank_profile_fini(p);
+		od_rank_stats_fini(p);
 		return od_fail(err, OD_ERR_NOMEM, "ranks of %u experts", n_experts);
 	}
 	return OD_OK;
 }
 
-void od_rank_profile_fini(struct od_rank_profile *p)
+void od_rank_stats_fini(struct od_rank_stats *p)
 {
 	od_rank_list_fini(&p->list);
 	free(p->uses);
-	*p = (struct od_rank_profile){ 0 };
+	*p = (struct od_rank_stats){ 0 };
 }
 
-void od_rank_profile_visit(struct od_rank_profile *p, uint32_t layer, const uint16_t *experts, size_t n)
+void od_rank_stats_visit(struct od_rank_stats *p, uint32_t layer, const uint16_t *experts, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		p->uses[od_rank_of(&p->list, layer, experts[i])]++;
@@ -77,13 +77,13 @@ void od_rank_profile_visit(struct od_rank_profile *p, uint32_t layer, const uint
 	p->all += n;
 }
 
-void od_rank_profile_inclusion(const struct od_rank_profile *p, double *f)
+void od_rank_stats_inclusion(const struct od_rank_stats *p, double *f)
 {
 	for (uint32_t r = 0; r < p->list.n_experts; r++)
 		f[r] = p->visits > 0 ? (double)p->uses[r] / (double)p->visits : 1.0 / p->list.n_experts;
 }
 
-double od_rank_profile_k(const struct od_rank_profile *p)
+double od_rank_stats_k(const struct od_rank_stats *p)
 {
 	return p->visits > 0 ? (double)p->all / (double)p->visits : 1;
 }

@@ -33,22 +33,21 @@ static inline uint32_t od_rank_at(const struct od_rank_list *r, uint32_t layer, 
 }
 
 /* The planner's input: uses by rank. */
-struct od_rank_profile {
+struct od_rank_stats {
 	struct od_rank_list list;
 	uint64_t *uses; /* [n_experts] by rank */
 	uint64_t visits; /* number of sets of experts used together */
 	uint64_t all; /* uses in all */
 };
 
-OD_MUST_CHECK int od_rank_profile_init(struct od_rank_profile *p, uint32_t n_moe, uint32_t n_experts,
-				       struct od_err *err);
-void od_rank_profile_fini(struct od_rank_profile *p);
+OD_MUST_CHECK int od_rank_stats_init(struct od_rank_stats *p, uint32_t n_moe, uint32_t n_experts, struct od_err *err);
+void od_rank_stats_fini(struct od_rank_stats *p);
 /* Records that n distinct experts are used together; n 0 does nothing. */
-void od_rank_profile_visit(struct od_rank_profile *p, uint32_t layer, const uint16_t *experts, size_t n);
+void od_rank_stats_visit(struct od_rank_stats *p, uint32_t layer, const uint16_t *experts, size_t n);
 
 /* f [n_experts] by rank: probability of use per visit; uniform before the first visit. */
-void od_rank_profile_inclusion(const struct od_rank_profile *p, double *f);
+void od_rank_stats_inclusion(const struct od_rank_stats *p, double *f);
 /* mean number of experts per visit; 1 before the first visit */
-double od_rank_profile_k(const struct od_rank_profile *p);
+double od_rank_stats_k(const struct od_rank_stats *p);
 
 #endif

@@ -133,7 +133,7 @@ struct od_backend {
 	bool likes_planes;
 	bool nf4_likes_int8; /* products of NF4 are faster with rows rounded to INT8; those of INT8 never are */
 
-	/* Products, by kind of weights; od_matmul_part (cpu/matmul.h) chooses. */
+	/* Products, by kind of weights; od_matmul_range (cpu/matmul.h) chooses. */
 	od_matmul_fn *matmul; /* F16, F32, INT8, NF4 */
 	od_matmul_fn *matmul_bf16; /* BF16, and FP8, which becomes BF16 exactly */
 	od_matmul_fn *matmul_scaled; /* published with scales */

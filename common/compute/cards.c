@@ -69,9 +69,9 @@ static void see_matrices(struct finder *f, const struct od_op *op)
 			see_weight(f, op->linear.w[i]);
 			SEE(f, op->linear.y[i], op->linear.bias[i]);
 		}
-	for (uint32_t i = 0; op->kind == OD_OP_FFN && i < op->ffn.n_parts; i++)
+	for (uint32_t i = 0; op->kind == OD_OP_FFN && i < op->ffn.n_segments; i++)
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-			see_weight(f, &op->ffn.part[i].mat[mat]);
+			see_weight(f, &op->ffn.segment[i].mat[mat]);
 	for (uint32_t i = 0; op->kind == OD_OP_EXPERTS && i < op->experts.n_experts; i++)
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 			see_weight(f, &op->experts.expert[i].mat[mat]);

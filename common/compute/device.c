@@ -192,7 +192,7 @@ bool od_device_has_memory(const struct od_device *d)
 	return own_memory(d) > 0;
 }
 
-const char *od_device_memory_place(const struct od_device *d, char *text, size_t size)
+const char *od_device_memory_name(const struct od_device *d, char *text, size_t size)
 {
 	snprintf(text, size, "on %s", od_device_has_memory(d) ? d->name : "this machine");
 	return text;

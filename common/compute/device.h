@@ -107,7 +107,7 @@ uint64_t od_device_free_bytes(const struct od_device *d);
 /* True: that is memory of its own. */
 bool od_device_has_memory(const struct od_device *d);
 /* Where that is, for messages: "on cuda:0 NVIDIA H200", "on this machine". */
-const char *od_device_memory_place(const struct od_device *d, char *text, size_t size);
+const char *od_device_memory_name(const struct od_device *d, char *text, size_t size);
 /* Frees the stage; all pushes have been waited for. */
 void od_buf_drop_stage(struct od_buf *b);
 

@@ -19,7 +19,7 @@
 /* $OD_CUDA_PLUGIN, or beside the programs: as installed, or as built. */
 static void *open_plugin(const char **path)
 {
-	static const char *const places[] = { "/../lib/od-moe/" PLUGIN, "/../lib/" PLUGIN };
+	static const char *const paths[] = { "/../lib/od-moe/" PLUGIN, "/../lib/" PLUGIN };
 	static char found[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", found, sizeof(found) - sizeof("/../lib/od-moe/" PLUGIN));
 	char *folder_end;
@@ -32,8 +32,8 @@ static void *open_plugin(const char **path)
 	folder_end = strrchr(found, '/');
 	if (folder_end == NULL)
 		return dlopen(PLUGIN, RTLD_NOW | RTLD_LOCAL);
-	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-		memcpy(folder_end, places[i], strlen(places[i]) + 1);
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+		memcpy(folder_end, paths[i], strlen(paths[i]) + 1);
 		if (access(found, F_OK) == 0) {
 			*path = found;
 			return dlopen(found, RTLD_NOW | RTLD_LOCAL);

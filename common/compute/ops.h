@@ -45,7 +45,7 @@ enum od_expert_mat {
 	OD_BIAS_GATE = OD_N_EXPERT_MATS,
 	OD_BIAS_UP,
 	OD_BIAS_DOWN,
-	OD_N_EXPERT_PARTS
+	OD_N_EXPERT_TENSORS
 };
 /* A vector as published: OD_BF16, OD_F16 or OD_F32. */
 struct od_vector {
@@ -296,25 +296,25 @@ struct od_op_act {
 };
 
 /* An expert, or a dense network, and the number of its rows, at least 1. */
-struct od_ffn_part {
+struct od_ffn_segment {
 	const struct od_weight *mat; /* [OD_N_EXPERT_MATS]; of one shape in all parts */
 	uint32_t n_rows;
 	/* [OD_N_EXPERT_MATS]: added to the products; NULL, as in all parts or in no part: none */
 	const struct od_vector *bias;
 };
 
-static inline struct od_ffn_part od_expert_part(const struct od_expert *e, uint32_t n_rows)
+static inline struct od_ffn_segment od_expert_segment(const struct od_expert *e, uint32_t n_rows)
 {
-	return (struct od_ffn_part){ e->mat, n_rows, e->bias[0].data.buf != NULL ? e->bias : NULL };
+	return (struct od_ffn_segment){ e->mat, n_rows, e->bias[0].data.buf != NULL ? e->bias : NULL };
 }
 
 /* y [hidden] = down(silu(gate x) * up x), or another activation than silu, x [hidden]; in profile bf16 the output of a
  * routed expert is rounded to BF16. x and y hold the rows of part 0, then those of part 1, and so on. */
-#define OD_MAX_PARTS 32
+#define OD_MAX_SEGMENTS 32
 struct od_op_ffn {
-	/* [n_parts]; host memory, valid with all it points to until the operation is done */
-	const struct od_ffn_part *part;
-	uint32_t n_parts; /* 1 to OD_MAX_PARTS */
+	/* [n_segments]; host memory, valid with all it points to until the operation is done */
+	const struct od_ffn_segment *segment;
+	uint32_t n_segments; /* 1 to OD_MAX_SEGMENTS */
 	bool routed;
 	struct od_act_spec act;
 	struct od_ref x, y, scratch; /* scratch: od_ffn_scratch_bytes (scratch.h) */

@@ -30,11 +30,11 @@ uint64_t od_experts_together(uint32_t top_k, size_t n_rows)
 	return all < MIN_TOGETHER_ROWS ? all : MIN_TOGETHER_ROWS;
 }
 
-struct od_experts_places od_experts_places(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k,
+struct od_experts_layout od_experts_layout(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k,
 					   size_t n_rows)
 {
 	const uint64_t most = od_experts_together(top_k, n_rows);
-	struct od_experts_places p = { 0 };
+	struct od_experts_layout p = { 0 };
 	uint64_t pairs, rows;
 
 	if (!od_mul(n_rows, (uint64_t)top_k * sizeof(uint32_t), &pairs) || pairs > UINT64_MAX / 8 ||
@@ -54,5 +54,5 @@ struct od_experts_places od_experts_places(uint32_t hidden, uint32_t intermediat
 uint64_t od_experts_scratch_bytes(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k,
 				  size_t n_rows)
 {
-	return od_experts_places(hidden, intermediate, n_experts, top_k, n_rows).bytes;
+	return od_experts_layout(hidden, intermediate, n_experts, top_k, n_rows).bytes;
 }

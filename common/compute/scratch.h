@@ -21,13 +21,13 @@ uint64_t od_ffn_half_bytes(size_t intermediate, size_t n_rows);
 uint64_t od_experts_together(uint32_t top_k, size_t n_rows);
 
 /* As CPUs use it. A GPU uses pair, and halves what is from x on. */
-struct od_experts_places {
+struct od_experts_layout {
 	uint64_t end; /* uint32_t [n_experts]: while sorting, the next free place; then the end of its run */
 	uint64_t pair; /* uint32_t [n_rows * top_k]: row * top_k + rank, by expert, then by row */
 	uint64_t x, y; /* [together][hidden]: the rows of the experts of a round, one expert behind the other */
 	uint64_t ffn, bytes;
 };
-struct od_experts_places od_experts_places(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k,
+struct od_experts_layout od_experts_layout(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k,
 					   size_t n_rows);
 
 #endif

@@ -395,7 +395,7 @@ int od_config_add_layer(struct od_config *cfg, const struct od_layer_spec *spec,
 	return OD_OK;
 }
 
-int od_config_take_part(struct od_config *cfg, uint32_t begin, uint32_t end, struct od_err *err)
+int od_config_take_layers(struct od_config *cfg, uint32_t begin, uint32_t end, struct od_err *err)
 {
 	if (begin >= end || end > cfg->n_layers)
 		return od_fail(err, OD_ERR_RANGE, "layers %u-%u: expected layers of 0-%u, the first one first", begin,
@@ -409,12 +409,12 @@ int od_config_take_part(struct od_config *cfg, uint32_t begin, uint32_t end, str
 				       "in one part",
 				       begin, end - 1, i, kv_of - 1);
 	}
-	cfg->part.begin = begin;
-	cfg->part.end = end;
+	cfg->held.begin = begin;
+	cfg->held.end = end;
 	return OD_OK;
 }
 
-void od_config_moe_part(const struct od_config *cfg, uint32_t *begin, uint32_t *end)
+void od_config_moe_held(const struct od_config *cfg, uint32_t *begin, uint32_t *end)
 {
 	*begin = 0;
 	while (*begin < cfg->n_moe && cfg->layer_of[*begin] < od_config_begin(cfg))
@@ -430,7 +430,7 @@ static int check_size(const struct od_config *cfg, const char *where, struct od_
 	uint64_t n = 0, n_out, n_in, size;
 	bool fits = true;
 
-	for (int mat = 0; mat < od_expert_parts(cfg); mat++) {
+	for (int mat = 0; mat < od_expert_tensors(cfg); mat++) {
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
 		fits = fits && od_mul(n_out, n_in, &size) && od_mul(size, cfg->n_experts, &size) &&
 		       od_mul(size, cfg->n_moe, &size) && od_add(n, size, &n);

@@ -56,17 +56,17 @@ struct od_config {
 	 * lists are the whole model's. */
 	struct {
 		uint32_t begin, end;
-	} part;
+	} held;
 };
 
 static inline uint32_t od_config_begin(const struct od_config *cfg)
 {
-	return cfg->part.begin;
+	return cfg->held.begin;
 }
 
 static inline uint32_t od_config_end(const struct od_config *cfg)
 {
-	return cfg->part.end != 0 ? cfg->part.end : cfg->n_layers;
+	return cfg->held.end != 0 ? cfg->held.end : cfg->n_layers;
 }
 
 /* This process holds the layer; embeddings; the head and the norm before it, which are with the first layer, as tied
@@ -78,12 +78,12 @@ static inline bool od_config_holds(const struct od_config *cfg, uint32_t layer)
 
 static inline bool od_config_holds_embed(const struct od_config *cfg)
 {
-	return cfg->part.begin == 0 || cfg->layer_input > 0;
+	return cfg->held.begin == 0 || cfg->layer_input > 0;
 }
 
 static inline bool od_config_holds_head(const struct od_config *cfg)
 {
-	return cfg->part.begin == 0;
+	return cfg->held.begin == 0;
 }
 
 /* Tokens of a context that memory should have room for. Where --ctx-size says nothing, main has more if there is more
@@ -96,9 +96,9 @@ static inline uint32_t od_config_least_ctx(const struct od_config *cfg)
 
 /* Restricts cfg to layers [begin, end). OD_ERR_RANGE: no such layers; OD_ERR_UNSUPPORTED: one of them attends to keys
  * of a layer outside. */
-OD_MUST_CHECK int od_config_take_part(struct od_config *cfg, uint32_t begin, uint32_t end, struct od_err *err);
+OD_MUST_CHECK int od_config_take_layers(struct od_config *cfg, uint32_t begin, uint32_t end, struct od_err *err);
 /* The MoE layers [*begin, *end) among the layers that this process holds. */
-void od_config_moe_part(const struct od_config *cfg, uint32_t *begin, uint32_t *end);
+void od_config_moe_held(const struct od_config *cfg, uint32_t *begin, uint32_t *end);
 
 static inline const struct od_layer_spec *od_config_layer(const struct od_config *cfg, uint32_t layer)
 {

@@ -478,14 +478,14 @@ const char *od_expert_mat_name(enum od_expert_mat mat)
 	case OD_BIAS_GATE: return "gate_bias";
 	case OD_BIAS_UP: return "up_bias";
 	case OD_BIAS_DOWN: return "down_bias";
-	case OD_N_EXPERT_PARTS: break;
+	case OD_N_EXPERT_TENSORS: break;
 	}
 	return "?";
 }
 
-int od_expert_parts(const struct od_config *cfg)
+int od_expert_tensors(const struct od_config *cfg)
 {
-	return cfg->expert_bias ? OD_N_EXPERT_PARTS : OD_N_EXPERT_MATS;
+	return cfg->expert_bias ? OD_N_EXPERT_TENSORS : OD_N_EXPERT_MATS;
 }
 
 void od_expert_mat_shape(const struct od_config *cfg, enum od_expert_mat mat, uint64_t *n_out, uint64_t *n_in)

@@ -155,7 +155,7 @@ bool od_config_holds_role(const struct od_config *cfg, enum od_role role, uint32
 void od_role_shape(const struct od_config *cfg, enum od_role role, uint32_t layer, uint64_t *n_out, uint64_t *n_in);
 const char *od_expert_mat_name(enum od_expert_mat mat); /* "gate", "up", "down"; "gate_bias", "up_bias", "down_bias" */
 /* The number of parts of an expert: its matrices, then its biases if it has any. */
-int od_expert_parts(const struct od_config *cfg);
+int od_expert_tensors(const struct od_config *cfg);
 static inline bool od_expert_is_bias(int mat)
 {
 	return mat >= OD_N_EXPERT_MATS;

@@ -46,7 +46,7 @@ static int take_row(struct od_forward *f, const struct od_row *row, size_t r, st
 	if (row->position >= od_seq_state_ctx(row->seq))
 		return od_fail(err, OD_ERR_RANGE, "row %zu: position %u is outside the context of %u", r, row->position,
 			       od_seq_state_ctx(row->seq));
-	t = &f->table_of[od_seq_state_place(row->seq)];
+	t = &f->table_of[od_seq_state_index(row->seq)];
 	expected = *t == NO_TABLE ? od_seq_state_length(row->seq) : f->begun[*t] + f->count[*t];
 	if (row->position != expected)
 		return od_fail(err, OD_ERR_RANGE, "row %zu: position: expected %u, found %u", r, expected,
@@ -114,7 +114,7 @@ static void put_rows(struct od_forward *f)
 	for (size_t r = 0; r < f->n_rows; r++) {
 		const struct od_row *row = &f->rows[r];
 
-		f->info[r] = (struct od_row_info){ row->token, row->position, f->table_of[od_seq_state_place(row->seq)],
+		f->info[r] = (struct od_row_info){ row->token, row->position, f->table_of[od_seq_state_index(row->seq)],
 						   od_seq_state_is_long(row->seq) };
 		f->max_position = row->position > f->max_position ? row->position : f->max_position;
 	}
@@ -165,12 +165,12 @@ static void run_inputs(struct od_forward *f)
 					    .x = ref(f, BUF_X),
 					    .y = { ref(f, BUF_PROJECT) } } });
 	for (uint32_t i = 0; i < c->n_layers; i++) { /* rows of layer_input, as many at a time as the step has rows */
-		const struct od_ref part = row_ref(f, BUF_PROJECT, i * f->n_rows, c->layer_input);
+		const struct od_ref row = row_ref(f, BUF_PROJECT, i * f->n_rows, c->layer_input);
 
 		run(f, &(struct od_op){ .kind = OD_OP_NORM,
-					.norm = { .x = part,
+					.norm = { .x = row,
 						  .weight = f->o.dense->layer_project_norm,
-						  .y = part,
+						  .y = row,
 						  .n = c->layer_input,
 						  .eps = c->rms_eps * (float)c->hidden } });
 	}
@@ -338,12 +338,12 @@ static struct od_mix_call mix_call(struct od_forward *f, uint32_t layer)
 
 static void run_ffn(struct od_forward *f, const struct od_weight *mat, enum buffer x)
 {
-	struct od_ffn_part *part = &f->part[f->second * f->o.config->n_layers + f->layer];
+	struct od_ffn_segment *segment = &f->segment[f->second * f->o.config->n_layers + f->layer];
 
-	*part = (struct od_ffn_part){ .mat = mat, .n_rows = (uint32_t)f->n_rows };
+	*segment = (struct od_ffn_segment){ .mat = mat, .n_rows = (uint32_t)f->n_rows };
 	run(f, &(struct od_op){ .kind = OD_OP_FFN,
-				.ffn = { .part = part,
-					 .n_parts = 1,
+				.ffn = { .segment = segment,
+					 .n_segments = 1,
 					 .act = f->o.config->act,
 					 .x = ref(f, x),
 					 .y = ref(f, BUF_BESIDE),

@@ -57,14 +57,14 @@ struct od_forward {
 	struct od_row *rows; /* [max_rows] */
 	struct od_row_info *info; /* [max_rows] */
 	uint32_t *tables; /* [n_tables][table_pages] */
-	uint32_t *table_of; /* [sequences]: by place (seq_state.h); NO_TABLE: the step has no rows of it */
+	uint32_t *table_of; /* [sequences]: by index (seq_state.h); NO_TABLE: the step has no rows of it */
 	struct od_seq_state **of; /* [n_tables]: whose table it is */
 	uint32_t *begun; /* [n_tables]: position of its first row */
 	uint32_t *count; /* [n_tables]: its rows */
 	struct od_span *span; /* [n_tables * (OD_MAX_MARKS + 1)]: of the layer under way */
 	/* [2][n_layers]: of its dense network or shared experts; two sets, because an abandoned step may still be
 	 * queued */
-	struct od_ffn_part *part;
+	struct od_ffn_segment *segment;
 	bool second; /* whose turn it is */
 	uint64_t put; /* ticket for what begin has put from there */
 	bool put_open; /* the device may still read it */

@@ -146,7 +146,7 @@ static uint64_t moved_bytes(const struct od_forward_opts *o, const uint64_t each
 }
 
 /* Bytes of all buffers, each followed by padding; UINT64_MAX: overflow. */
-static uint64_t place_buffers(const struct od_forward_opts *o, uint64_t at[N_BUFFERS])
+static uint64_t lay_out_buffers(const struct od_forward_opts *o, uint64_t at[N_BUFFERS])
 {
 	uint64_t bytes[N_BUFFERS], sum = 0;
 
@@ -162,7 +162,7 @@ static uint64_t place_buffers(const struct od_forward_opts *o, uint64_t at[N_BUF
 
 uint64_t od_forward_bytes(const struct od_forward_opts *opts)
 {
-	uint64_t at[N_BUFFERS], each[N_BUFFERS], sum = place_buffers(opts, at), rows;
+	uint64_t at[N_BUFFERS], each[N_BUFFERS], sum = lay_out_buffers(opts, at), rows;
 
 	if (!od_mul(opts->max_rows, sizeof(struct od_row) + sizeof(struct od_row_info), &rows) ||
 	    !od_add(sum, rows, &sum) || !od_add(sum, table_bytes(opts) + sizeof(struct od_forward), &sum))
@@ -179,7 +179,7 @@ uint64_t od_forward_bytes(const struct od_forward_opts *opts)
 void od_forward_split(const struct od_forward_opts *opts, struct od_split *s)
 {
 	uint64_t at[N_BUFFERS];
-	const uint64_t on_device = place_buffers(opts, at), all = od_forward_bytes(opts);
+	const uint64_t on_device = lay_out_buffers(opts, at), all = od_forward_bytes(opts);
 
 	od_split_add(&s->each.bytes, on_device);
 	od_split_add(&s->beside.bytes, all - on_device);
@@ -241,7 +241,7 @@ static int check_state(const struct od_forward_opts *o, struct od_err *err)
 static int open_buffers(struct od_forward *f, struct od_err *err)
 {
 	const uint32_t n = od_state_pool_sequences(f->o.state);
-	uint64_t bytes = place_buffers(&f->o, f->at), each[N_BUFFERS];
+	uint64_t bytes = lay_out_buffers(&f->o, f->at), each[N_BUFFERS];
 	int rc = OD_OK;
 
 	for (unsigned i = 0; rc == OD_OK && i < f->n_cards; i++)
@@ -270,9 +270,9 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	f->begun = calloc(n, sizeof(*f->begun));
 	f->count = calloc(n, sizeof(*f->count));
 	f->span = calloc((size_t)n * (OD_MAX_MARKS + 1), sizeof(*f->span));
-	f->part = calloc(2 * (size_t)f->o.config->n_layers, sizeof(*f->part));
+	f->segment = calloc(2 * (size_t)f->o.config->n_layers, sizeof(*f->segment));
 	if (f->rows == NULL || f->info == NULL || f->tables == NULL || f->table_of == NULL || f->of == NULL ||
-	    f->begun == NULL || f->count == NULL || f->span == NULL || f->part == NULL)
+	    f->begun == NULL || f->count == NULL || f->span == NULL || f->segment == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", f->o.max_rows);
 	return OD_OK;
 }
@@ -348,7 +348,7 @@ void od_forward_free(struct od_forward *f)
 	free(f->begun);
 	free(f->count);
 	free(f->span);
-	free(f->part);
+	free(f->segment);
 	for (unsigned i = 0; i < f->n_cards; i++)
 		od_buf_free(f->buf[i]);
 	od_host_free(f->o.device, f->moved, moved_bytes(&f->o, each));

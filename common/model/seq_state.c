@@ -37,7 +37,7 @@ struct od_state_pool {
 	uint32_t *users; /* [n_pages]: sequences that have the page */
 	bool *kept; /* [n_pages] */
 	uint32_t n_idle, n_aside; /* kept without users; spare or idle, and not to be promised */
-	bool *taken; /* [n_sequences]: places of sequences */
+	bool *taken; /* [n_sequences]: indices of sequences */
 	struct state_layer layer[]; /* [n_layers] */
 };
 
@@ -46,7 +46,7 @@ struct od_seq_state {
 	uint32_t length, n_pages;
 	bool is_long;
 	uint32_t promised; /* pages, those that it has included */
-	uint32_t place; /* among the open ones; its fixed state is there */
+	uint32_t index; /* among the open ones; its fixed state is there */
 	bool mirror; /* its pages are another process's to count */
 	/* Copies of its fixed state after texts of these lengths, the shortest first; the last is the committed one. */
 	struct {
@@ -74,9 +74,9 @@ uint32_t od_state_pages(uint32_t positions)
 /* Pages are the innermost, so that attention reads one stream: were a page's layers together, pages of a layer would
  * lie a multiple of large powers of two apart and evict each other from the cache. layer NULL: counts alone; d NULL: as
  * if for one card. More than 64 bits can say is more than anybody has. */
-static bool place_layers(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages,
-			 const struct od_device *d, struct state_layer *layer, uint64_t page_bytes[OD_MAX_CARDS],
-			 uint64_t fixed_bytes[OD_MAX_CARDS])
+static bool lay_out_layers(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages,
+			   const struct od_device *d, struct state_layer *layer, uint64_t page_bytes[OD_MAX_CARDS],
+			   uint64_t fixed_bytes[OD_MAX_CARDS])
 {
 	bool fits = true;
 
@@ -119,7 +119,7 @@ uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profil
 {
 	uint64_t pages[OD_MAX_CARDS], copy[OD_MAX_CARDS], fixed, sum;
 
-	if (!place_layers(cfg, profile, n_pages, NULL, NULL, pages, copy) ||
+	if (!lay_out_layers(cfg, profile, n_pages, NULL, NULL, pages, copy) ||
 	    !all_fixed(copy[0], n_sequences, 2, &fixed) || !od_add(pages[0], fixed, &sum) ||
 	    !od_add(sum, OD_PAD_BYTES, &sum))
 		return UINT64_MAX;
@@ -130,7 +130,7 @@ uint64_t od_state_fixed_bytes(const struct od_config *cfg)
 {
 	uint64_t pages[OD_MAX_CARDS], copy[OD_MAX_CARDS];
 
-	return place_layers(cfg, OD_PROFILE_F32, 0, NULL, NULL, pages, copy) ? copy[0] : UINT64_MAX;
+	return lay_out_layers(cfg, OD_PROFILE_F32, 0, NULL, NULL, pages, copy) ? copy[0] : UINT64_MAX;
 }
 
 void od_state_split(const struct od_config *cfg, enum od_profile profile, struct od_split *s)
@@ -184,7 +184,7 @@ static int open_pool(struct od_state_pool *p, struct od_device *d, const struct 
 		return od_fail(err, OD_ERR_NOMEM,
 			       "keys and values of %" PRIu64 " pages of %d positions: %" PRIu64 " bytes", n_pages,
 			       OD_KV_PAGE, sum);
-	(void)!place_layers(cfg, profile, n_pages, d, p->layer, bytes, p->card_fixed); /* it fits: the sum says so */
+	(void)!lay_out_layers(cfg, profile, n_pages, d, p->layer, bytes, p->card_fixed); /* it fits: the sum says so */
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
 		p->fixed_bytes += p->card_fixed[i];
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
@@ -416,9 +416,9 @@ int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct 
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "sequence");
 	s->pool = p;
-	while (p->taken[s->place])
-		s->place++;
-	p->taken[s->place] = true;
+	while (p->taken[s->index])
+		s->index++;
+	p->taken[s->index] = true;
 	p->open++;
 	s->n_kept = 1;
 	s->next = 1;
@@ -447,7 +447,7 @@ void od_seq_state_free(struct od_seq_state *s)
 		else
 			p->spare[p->n_spare++] = page;
 	}
-	p->taken[s->place] = false;
+	p->taken[s->index] = false;
 	p->open--;
 	free(s);
 }
@@ -499,9 +499,9 @@ void od_seq_state_share(struct od_seq_state *s, const struct od_seq_state *from,
 	od_seq_state_attach(s, from->page, n);
 }
 
-uint32_t od_seq_state_place(const struct od_seq_state *s)
+uint32_t od_seq_state_index(const struct od_seq_state *s)
 {
-	return s->place;
+	return s->index;
 }
 
 uint32_t od_seq_state_ctx(const struct od_seq_state *s)
@@ -620,7 +620,7 @@ struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer)
 {
 	const struct od_state_pool *p = s->pool;
 	const struct state_layer *l = &p->layer[layer];
-	const uint64_t each = p->card_fixed[l->card], at = (uint64_t)p->n_copies * s->place * each + l->fixed_at;
+	const uint64_t each = p->card_fixed[l->card], at = (uint64_t)p->n_copies * s->index * each + l->fixed_at;
 
 	return (struct od_fixed){ .committed = od_buf_ref(p->fixed[l->card], at + s->kept[s->n_kept - 1].copy * each),
 				  .next = od_buf_ref(p->fixed[l->card], at + s->next * each) };
@@ -630,7 +630,7 @@ struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer)
 static void copy_fixed(const struct od_seq_state *s, unsigned card, struct od_ref from)
 {
 	const struct od_state_pool *p = s->pool;
-	const uint64_t copy = (uint64_t)p->n_copies * s->place + s->kept[s->n_kept - 1].copy;
+	const uint64_t copy = (uint64_t)p->n_copies * s->index + s->kept[s->n_kept - 1].copy;
 	const struct od_op op = { .kind = OD_OP_COPY,
 				  .profile = p->dtype == OD_BF16 ? OD_PROFILE_BF16 : OD_PROFILE_F32,
 				  .n_rows = 1,

@@ -108,7 +108,7 @@ void od_seq_state_unmark(struct od_seq_state *s); /* all of them */
 bool od_seq_state_mark_of(const struct od_seq_state *s, uint32_t layer, uint32_t i, uint32_t *length,
 			  struct od_ref *to);
 
-uint32_t od_seq_state_place(const struct od_seq_state *s); /* below n_sequences, distinct among open sequences */
+uint32_t od_seq_state_index(const struct od_seq_state *s); /* below n_sequences, distinct among open sequences */
 /* the pool's, and no more than the original context when short */
 uint32_t od_seq_state_ctx(const struct od_seq_state *s);
 uint32_t od_seq_state_length(const struct od_seq_state *s);

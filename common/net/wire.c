@@ -220,14 +220,14 @@ int od_wire_pack(Od__Header *header, zmq_msg_t *packed)
 int od_wire_send_packed(void *socket, const struct od_route *route, zmq_msg_t *packed,
 			const struct od_out_frame *frames, size_t n_frames)
 {
-	zmq_msg_t part[OD_MAX_FRAMES - 1];
+	zmq_msg_t message[OD_MAX_FRAMES - 1];
 	struct lease *lease[OD_MAX_FRAMES - 1];
 	size_t made = 0;
 	int rc = n_frames < OD_MAX_FRAMES ? OD_OK : OD_ERR_RANGE;
 
 	/* Everything is ready before the first frame goes out: a message cannot be taken back half-way. */
 	while (rc == OD_OK && made < n_frames) {
-		rc = make_frame(&part[made], &frames[made], &lease[made]);
+		rc = make_frame(&message[made], &frames[made], &lease[made]);
 		made += rc == OD_OK;
 	}
 	if (rc == OD_OK && route != NULL)
@@ -239,15 +239,15 @@ int od_wire_send_packed(void *socket, const struct od_route *route, zmq_msg_t *p
 	/* From here only the connection's end can fail a frame, and then ZeroMQ discards the whole message; but it
 	 * must see all frames of it, or it would take the next message for the rest of this one. */
 	for (size_t i = 0; i < n_frames; i++) {
-		if (send_frame(socket, &part[i], i + 1 < n_frames) != OD_OK)
-			zmq_msg_close(&part[i]);
+		if (send_frame(socket, &message[i], i + 1 < n_frames) != OD_OK)
+			zmq_msg_close(&message[i]);
 	}
 	return OD_OK;
 fail:
 	while (made > 0) {
 		if (lease[--made] != NULL)
 			lease[made]->done = NULL;
-		zmq_msg_close(&part[made]);
+		zmq_msg_close(&message[made]);
 	}
 	return rc;
 }

@@ -84,8 +84,8 @@ void od_codec_split(enum od_dtype t, const void *src, size_t n, uint8_t *sm, uin
 }
 
 /* Weights [first, first + m) of n; e has theirs alone. */
-static void merge_part(const struct od_backend *be, enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n,
-		       size_t first, size_t m, void *dst)
+static void merge_range(const struct od_backend *be, enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n,
+			size_t first, size_t m, void *dst)
 {
 	char *at = (char *)dst + first * (od_codec_sm_bytes(t) + 1);
 
@@ -100,7 +100,7 @@ static void merge_part(const struct od_backend *be, enum od_dtype t, const uint8
 void od_codec_merge(const struct od_backend *be, enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n,
 		    void *dst)
 {
-	merge_part(be, t, sm, e, n, 0, n, dst);
+	merge_range(be, t, sm, e, n, 0, n, dst);
 }
 
 enum od_codec od_codec_for(enum od_codec pack, enum od_dtype t)
@@ -348,7 +348,7 @@ static void planes_weights(struct od_decoder *d, const struct od_coded *c, enum 
 
 		od_planes_span(c->n, c->row, b, &first, &weights);
 		d->be->planes_decode(c->at, c->n, c->row, b, room);
-		merge_part(d->be, t, sm, room, c->n, first, weights, dst);
+		merge_range(d->be, t, sm, room, c->n, first, weights, dst);
 	}
 }
 

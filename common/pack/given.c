@@ -38,9 +38,9 @@ static bool has(const char *dir, const char *name)
 /* ---- files ---- */
 
 /* Forms of models that are not read, by how a name ends. */
-static const struct given_form {
+static const struct given_format {
 	const char *end, *what, *todo;
-} forms[] = {
+} formats[] = {
 	{ ".gguf", "GGUF, which is not read yet", TAKE },
 	{ ".onnx", "ONNX, which is not read", TAKE },
 	{ ".onnx_data", "ONNX, which is not read", TAKE },
@@ -55,15 +55,15 @@ static const struct given_form {
 	{ ".gz", "an archive", "unpack it and name the folder" },
 	{ ".tgz", "an archive", "unpack it and name the folder" },
 };
-#define N_FORMS (sizeof(forms) / sizeof(forms[0]))
+#define N_FORMATS (sizeof(formats) / sizeof(formats[0]))
 
-static const struct given_form *form_of(const char *name)
+static const struct given_format *format_of(const char *name)
 {
 	const bool pickle = ends(name, ".pt") || ends(name, ".pth") || ends(name, ".ckpt");
 
-	for (size_t i = 0; i < N_FORMS; i++)
-		if (ends(name, pickle ? ".bin" : forms[i].end) || (pickle && strcmp(forms[i].end, ".bin") == 0))
-			return &forms[i];
+	for (size_t i = 0; i < N_FORMATS; i++)
+		if (ends(name, pickle ? ".bin" : formats[i].end) || (pickle && strcmp(formats[i].end, ".bin") == 0))
+			return &formats[i];
 	return NULL;
 }
 
@@ -108,16 +108,16 @@ static void folder_of(const char *path, char dir[PATH_MAX])
 static int refuse_file(const char *path, const char *wanted, struct od_err *err)
 {
 	const char *content = content_of(path), *base = strrchr(path, '/');
-	const struct given_form *form = form_of(path);
+	const struct given_format *format = format_of(path);
 	char dir[PATH_MAX];
 
 	base = base == NULL ? path : base + 1;
 	folder_of(path, dir);
 	if (content != NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s is %s", path, content);
-	if (form != NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: the form of this file is %s; %s", path, form->what,
-			       form->todo);
+	if (format != NULL)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: the form of this file is %s; %s", path, format->what,
+			       format->todo);
 	if (has(dir, OD_MODEL_NAME) && has(dir, OD_SUMS_NAME))
 		return od_fail(err, OD_ERR_ARG, "%s is a file of a pack; expected %s: %s", path, wanted, dir);
 	if (ends(base, ".safetensors") || has(dir, "config.json"))
@@ -183,8 +183,8 @@ static int refuse_absent(const char *path, const char *kind, struct od_err *err)
 struct folder {
 	size_t n, n_safetensors; /* entries; *.safetensors */
 	bool consolidated; /* all of those are Mistral's */
-	const struct given_form *form; /* the file has it and is not read; NULL: none */
-	char form_name[256];
+	const struct given_format *format; /* the file has it and is not read; NULL: none */
+	char format_name[256];
 	char pointer[256]; /* a file that is not what its name says; "": none */
 	const char *content;
 	size_t n_pointers;
@@ -217,7 +217,7 @@ static void look_inside(struct folder *f, const char *path)
 static void look_at_file(struct folder *f, const char *path, const char *name)
 {
 	const char *content = is_of_model(name) ? content_of(path) : NULL;
-	const struct given_form *form = form_of(name);
+	const struct given_format *format = format_of(name);
 
 	if (content != NULL && f->n_pointers++ == 0) {
 		snprintf(f->pointer, sizeof(f->pointer), "%s", name);
@@ -228,9 +228,9 @@ static void look_at_file(struct folder *f, const char *path, const char *name)
 	if (ends(name, ".safetensors")) {
 		f->consolidated = (f->n_safetensors == 0 || f->consolidated) && begins(name, "consolidated");
 		f->n_safetensors++;
-	} else if (form != NULL && f->form == NULL) {
-		snprintf(f->form_name, sizeof(f->form_name), "%s", name);
-		f->form = form;
+	} else if (format != NULL && f->format == NULL) {
+		snprintf(f->format_name, sizeof(f->format_name), "%s", name);
+		f->format = format;
 	}
 }
 
@@ -311,9 +311,9 @@ static int refuse_other_folder(const struct folder *f, const char *dir, struct o
 		return od_fail(err, OD_ERR_ARG, "%s: config.json is missing; %s below it %s: %s", dir,
 			       f->n_inner == 1 ? "a checkpoint is" : "several checkpoints are",
 			       f->n_inner == 1 ? "" : ", for example", f->inner);
-	if (f->form != NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: the form of %s is %s; %s", dir, f->form_name,
-			       f->form->what, f->form->todo);
+	if (f->format != NULL)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: the form of %s is %s; %s", dir, f->format_name,
+			       f->format->what, f->format->todo);
 	if (f->n == 0)
 		return od_fail(err, OD_ERR_MISSING,
 			       "%s is empty; expected a checkpoint folder: config.json with *.safetensors files", dir);
@@ -326,9 +326,9 @@ static int check_weights(struct folder *f, const char *dir, struct od_err *err)
 {
 	char what[320];
 
-	if (f->n_safetensors == 0 && f->form != NULL)
+	if (f->n_safetensors == 0 && f->format != NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: no *.safetensors file; the form of %s is %s; %s", dir,
-			       f->form_name, f->form->what, f->form->todo);
+			       f->format_name, f->format->what, f->format->todo);
 	if (has(dir, "model.safetensors") || has(dir, "model.safetensors.index.json"))
 		return OD_OK;
 	if (f->n_safetensors == 0)

@@ -18,12 +18,12 @@ static size_t list_dense(const struct od_config *cfg, struct od_dense_tensor *ou
 {
 	size_t n = 0;
 
-	for (int pass = 0; pass < 2; pass++)
-		for (uint32_t layer = 0; layer < (pass == 0 ? 1 : cfg->n_layers); layer++)
+	for (int round = 0; round < 2; round++)
+		for (uint32_t layer = 0; layer < (round == 0 ? 1 : cfg->n_layers); layer++)
 			for (int role = 0; role < OD_N_ROLES; role++) {
 				struct od_dense_tensor t = { .role = (enum od_role)role, .layer = layer };
 
-				if (od_role_per_layer(t.role) != (pass == 1))
+				if (od_role_per_layer(t.role) != (round == 1))
 					continue;
 				od_role_shape(cfg, t.role, layer, &t.n_out, &t.n_in);
 				if (t.n_out == 0)
@@ -58,7 +58,7 @@ void od_manifest_fini(struct od_manifest *m)
 	memset(m, 0, sizeof(*m));
 }
 
-void od_manifest_place_dense(struct od_manifest *m)
+void od_manifest_lay_out_dense(struct od_manifest *m)
 {
 	uint64_t at = 0;
 
@@ -199,7 +199,7 @@ static int read_dense(struct od_manifest *m, const json_t *root, const char *pat
 	}
 	if (rc != OD_OK)
 		return rc;
-	od_manifest_place_dense(m);
+	od_manifest_lay_out_dense(m);
 	for (size_t i = 0; rc == OD_OK && i < m->n_dense; i++) {
 		snprintf(where, sizeof(where), "%s: dense tensor %zu", path, i);
 		rc = read_dense_shape(&m->dense[i], json_array_get(table, i), where, err);
@@ -218,7 +218,7 @@ static int read_experts(struct od_manifest *m, const struct od_config *cfg, cons
 	if (rc == OD_OK)
 		rc = json_table(experts, "table", m->n_experts, &table, path, err);
 	for (size_t i = 0; rc == OD_OK && i < m->n_experts; i++) {
-		struct od_expert_place *e = &m->expert[i];
+		struct od_expert_extent *e = &m->expert[i];
 		const json_t *o = json_array_get(table, i);
 
 		snprintf(where, sizeof(where), "%s: expert %zu", path, i);
@@ -368,11 +368,11 @@ static json_t *experts_json(const struct od_manifest *m, const struct od_config 
 	json_t *table = json_array();
 
 	for (size_t i = 0; i < m->n_experts; i++) {
-		const struct od_expert_place *e = &m->expert[i];
+		const struct od_expert_extent *e = &m->expert[i];
 		const uint32_t moe = (uint32_t)(i / cfg->n_experts), expert = (uint32_t)(i % cfg->n_experts);
 		json_t *sources = json_object();
 
-		for (int mat = 0; mat < od_expert_parts(cfg); mat++) {
+		for (int mat = 0; mat < od_expert_tensors(cfg); mat++) {
 			const struct od_source src = od_source_expert(from, cfg, moe, expert, (enum od_expert_mat)mat);
 
 			json_object_set_new(sources, od_expert_mat_name((enum od_expert_mat)mat), source(&src));

@@ -19,7 +19,7 @@ struct od_dense_tensor {
 	uint8_t sha256[OD_SHA256_BYTES];
 };
 
-struct od_expert_place {
+struct od_expert_extent {
 	uint64_t offset, bytes, header_xxh3; /* header_xxh3: XXH3-64 of the header's bytes as stored */
 };
 
@@ -29,7 +29,7 @@ struct od_manifest {
 	struct od_dense_tensor *dense; /* [n_dense] in the order of od_dense_table */
 	size_t n_dense;
 	uint64_t dense_bytes; /* length of dense.bin */
-	struct od_expert_place *expert; /* [n_moe][n_experts] */
+	struct od_expert_extent *expert; /* [n_moe][n_experts] */
 	size_t n_experts;
 	uint64_t experts_bytes;
 };
@@ -40,7 +40,7 @@ OD_MUST_CHECK int od_manifest_init(struct od_manifest *m, const struct od_config
 void od_manifest_fini(struct od_manifest *m);
 
 /* Computes the offsets in dense.bin and its size from the dtypes. */
-void od_manifest_place_dense(struct od_manifest *m);
+void od_manifest_lay_out_dense(struct od_manifest *m);
 
 OD_MUST_CHECK int od_manifest_read(struct od_manifest *m, const struct od_config *cfg, const char *path,
 				   struct od_err *err);

@@ -22,11 +22,11 @@ const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m,
 	return &p->expert[(size_t)m * p->config.n_experts + expert];
 }
 
-size_t od_pack_part_experts(const struct od_pack *p, size_t *first)
+size_t od_pack_held_experts(const struct od_pack *p, size_t *first)
 {
 	uint32_t begin, end;
 
-	od_config_moe_part(&p->config, &begin, &end);
+	od_config_moe_held(&p->config, &begin, &end);
 	*first = (size_t)begin * p->config.n_experts;
 	return (size_t)(end - begin) * p->config.n_experts;
 }
@@ -62,27 +62,27 @@ static int open_big(struct od_pack *p, struct od_pack_file *f, const char *name,
 
 static int read_expert_header(struct od_pack *p, size_t i, uint8_t *buf, struct od_err *err)
 {
-	const struct od_expert_place *place = &p->manifest.expert[i];
+	const struct od_expert_extent *extent = &p->manifest.expert[i];
 	const uint32_t m = (uint32_t)(i / p->config.n_experts), expert = (uint32_t)(i % p->config.n_experts);
 	const size_t len = od_expert_header_bytes(&p->config);
 	struct od_expert_entry *e = &p->expert[i];
 	int rc;
 
-	if (place->bytes < len)
+	if (extent->bytes < len)
 		return od_fail(err, OD_ERR_RANGE, "%s: expert (%u, %u): expected at least %zu bytes, found %" PRIu64,
-			       p->experts.path, m, expert, len, place->bytes);
-	rc = od_file_pread(p->experts.fd, buf, len, place->offset, p->experts.path, err);
+			       p->experts.path, m, expert, len, extent->bytes);
+	rc = od_file_pread(p->experts.fd, buf, len, extent->offset, p->experts.path, err);
 	if (rc == OD_OK)
-		rc = od_check_xxh3(XXH3_64bits(buf, len), place->header_xxh3, err,
+		rc = od_check_xxh3(XXH3_64bits(buf, len), extent->header_xxh3, err,
 				   "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum (in model.json)",
-				   p->experts.path, m, expert, place->offset);
+				   p->experts.path, m, expert, extent->offset);
 	if (rc == OD_OK)
-		rc = od_expert_header_parse(e, &p->config, m, expert, buf, place->offset, p->manifest.experts_bytes,
+		rc = od_expert_header_parse(e, &p->config, m, expert, buf, extent->offset, p->manifest.experts_bytes,
 					    p->experts.path, err);
-	if (rc == OD_OK && e->x.bytes != place->bytes)
+	if (rc == OD_OK && e->x.bytes != extent->bytes)
 		rc = od_fail(err, OD_ERR_MISMATCH,
 			     "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64 " by model.json",
-			     p->experts.path, m, expert, e->x.bytes, place->bytes);
+			     p->experts.path, m, expert, e->x.bytes, extent->bytes);
 	return rc;
 }
 
@@ -98,9 +98,9 @@ static void measure_shard(struct od_pack *p, const struct od_shard *s, const str
 	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
 	p->shard_exponents = larger(p->shard_exponents, s->e.raw_bytes);
 	p->shard_sm = larger(p->shard_sm, s->sm.raw_bytes);
-	if (!od_codec_merges_in_place(od_part_coding(s->mat, type)))
+	if (!od_codec_merges_in_place(od_tensor_coding(s->mat, type)))
 		p->shard_apart_sm = larger(p->shard_apart_sm, s->sm.raw_bytes);
-	if (od_part_coding(s->mat, type) != OD_BF16)
+	if (od_tensor_coding(s->mat, type) != OD_BF16)
 		p->shard_host_rows = larger(p->shard_host_rows, od_mat_memory_bytes(type, s->n_rows, n_in));
 }
 
@@ -119,7 +119,7 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 		stored += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
 		measure_shard(p, s, &e->type[s->mat]);
 	}
-	for (int mat = 0; mat < od_expert_parts(&p->config); mat++) {
+	for (int mat = 0; mat < od_expert_tensors(&p->config); mat++) {
 		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
 		raw += od_mat_bytes(&e->type[mat], n_in, 0, n_out);
 	}
@@ -306,9 +306,9 @@ enum od_codec od_pack_codec(const struct od_pack *p)
 	return p->manifest.codec;
 }
 
-int od_pack_take_part(struct od_pack *p, uint32_t begin, uint32_t end, struct od_err *err)
+int od_pack_take_layers(struct od_pack *p, uint32_t begin, uint32_t end, struct od_err *err)
 {
-	return od_config_take_part(&p->config, begin, end, err);
+	return od_config_take_layers(&p->config, begin, end, err);
 }
 
 const struct od_config *od_pack_config(const struct od_pack *p)

@@ -27,8 +27,8 @@ void od_pack_close(struct od_pack *p); /* NULL ok */
 const char *od_pack_dir(const struct od_pack *p);
 enum od_codec od_pack_codec(const struct od_pack *p); /* the codec chosen for its E-chunks; some may be raw */
 const struct od_config *od_pack_config(const struct od_pack *p);
-/* Limits all that is loaded from now on to layers [begin, end) (od_config_take_part). */
-OD_MUST_CHECK int od_pack_take_part(struct od_pack *p, uint32_t begin, uint32_t end, struct od_err *err);
+/* Limits all that is loaded from now on to layers [begin, end) (od_config_take_layers). */
+OD_MUST_CHECK int od_pack_take_layers(struct od_pack *p, uint32_t begin, uint32_t end, struct od_err *err);
 const char *od_pack_fingerprint(const struct od_pack *p); /* OD_FINGERPRINT_CHARS of hex, NUL */
 void od_pack_fingerprint_bytes(const struct od_pack *p, uint8_t out[OD_FINGERPRINT_CHARS / 2]);
 const char *od_pack_tokenizer_path(const struct od_pack *p); /* NULL when the model has none */

@@ -38,7 +38,7 @@ uint32_t od_expert_shards(const struct od_config *cfg)
 {
 	uint32_t n = 0;
 
-	for (int mat = 0; mat < od_expert_parts(cfg); mat++)
+	for (int mat = 0; mat < od_expert_tensors(cfg); mat++)
 		n += od_mat_shards(cfg, (enum od_expert_mat)mat);
 	return n;
 }
@@ -61,7 +61,7 @@ static uint64_t shard_max(const struct od_config *cfg, uint64_t (*each)(uint64_t
 {
 	uint64_t most = 0, n_out, n_in;
 
-	for (int mat = 0; mat < od_expert_parts(cfg); mat++) {
+	for (int mat = 0; mat < od_expert_tensors(cfg); mat++) {
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
 		n_out = od_shard_rows(n_out, n_in) * each(n_in);
 		most = n_out > most ? n_out : most;
@@ -107,7 +107,7 @@ uint64_t od_region_end(uint64_t end_of_data)
 	return od_round_up(end_of_data + OD_PAD_BYTES, OD_PAGE_BYTES);
 }
 
-uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_PARTS])
+uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_TENSORS])
 {
 	uint64_t at = od_expert_header_bytes(cfg), n_out, n_in;
 
@@ -136,7 +136,7 @@ static struct cursor cursor_start(const struct od_config *cfg)
 static void cursor_next(struct cursor *c, uint64_t n_rows)
 {
 	c->row += n_rows;
-	if (c->row < c->n_out || ++c->mat == od_expert_parts(c->cfg))
+	if (c->row < c->n_out || ++c->mat == od_expert_tensors(c->cfg))
 		return;
 	c->row = 0;
 	od_expert_mat_shape(c->cfg, (enum od_expert_mat)c->mat, &c->n_out, &c->n_in);
@@ -198,7 +198,7 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_disk_bias
 		{ "n_biases", cfg->expert_bias ? OD_N_EXPERT_MATS : 0, d->n_biases },
 		{ "zero", 0, !all_zero(b->zero, sizeof(b->zero)) },
 	};
-	struct od_mat_type type[OD_N_EXPERT_PARTS];
+	struct od_mat_type type[OD_N_EXPERT_TENSORS];
 
 	if (d->schema != OD_PACK_SCHEMA)
 		return od_fail(err, OD_ERR_MISMATCH,
@@ -207,7 +207,7 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_disk_bias
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
 		if (field[i].expected != field[i].found)
 			return bad_header(err, where, m, expert, field[i].name, field[i].expected, field[i].found);
-	for (int mat = 0; mat < od_expert_parts(cfg); mat++) {
+	for (int mat = 0; mat < od_expert_tensors(cfg); mat++) {
 		type[mat] = type_from_disk(d, b, mat);
 		if (!type_ok(cfg, mat, &type[mat]))
 			return od_fail(err, OD_ERR_UNSUPPORTED,
@@ -235,7 +235,7 @@ static int check_shard(const struct od_disk_shard *s, const struct cursor *c, co
 	const enum od_codec last_codec = od_expert_is_bias(c->mat) ? OD_CODEC_RAW :
 					 type->scale != 0	   ? OD_CODEC_LZ4 :
 								     OD_CODEC_PLANES;
-	const uint64_t sm_bytes = cursor_rows(c) * c->n_in * od_codec_sm_bytes(od_part_coding(c->mat, type));
+	const uint64_t sm_bytes = cursor_rows(c) * c->n_in * od_codec_sm_bytes(od_tensor_coding(c->mat, type));
 	const uint64_t e_bytes = od_mat_bytes(type, c->n_in, c->row, cursor_rows(c)) - sm_bytes;
 	const struct {
 		const char *name;
@@ -348,7 +348,7 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 	out->e_offset = offset + d.e_offset;
 	memcpy(out->sha256, d.sha256, sizeof(d.sha256));
 	memcpy(out->sha256[OD_BIAS_GATE], b.sha256, sizeof(b.sha256));
-	for (int mat = 0; mat < od_expert_parts(cfg); mat++)
+	for (int mat = 0; mat < od_expert_tensors(cfg); mat++)
 		out->type[mat] = type_from_disk(&d, &b, mat);
 	rc = read_table(out, shard, e_chunk, &d, buf + table_at(cfg), cfg, where, err);
 	if (rc != OD_OK) {

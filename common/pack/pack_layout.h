@@ -66,8 +66,8 @@ struct od_expert_entry {
 	struct od_pack_expert x; /* x.shard is malloc'd */
 	uint64_t sm_offset, e_offset; /* the regions' starts in experts.bin */
 	const uint64_t *e_at; /* [x.n_shards]: E-chunks, from e_offset; in x.shard's block */
-	struct od_mat_type type[OD_N_EXPERT_PARTS];
-	uint8_t sha256[OD_N_EXPERT_PARTS][OD_SHA256_BYTES];
+	struct od_mat_type type[OD_N_EXPERT_TENSORS];
+	uint8_t sha256[OD_N_EXPERT_TENSORS][OD_SHA256_BYTES];
 };
 
 /* True: a bias of an expert may have this type. */
@@ -78,9 +78,9 @@ bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n
 
 /* The type that decides how a part's bytes are split and coded: biases are stored as bytes, so that they can be used as
  * they are stored. */
-static inline enum od_dtype od_part_coding(int part, const struct od_mat_type *t)
+static inline enum od_dtype od_tensor_coding(int tensor, const struct od_mat_type *t)
 {
-	return od_expert_is_bias(part) ? OD_INT8 : t->dtype;
+	return od_expert_is_bias(tensor) ? OD_INT8 : t->dtype;
 }
 
 /* Rows per shard of a matrix (the last shard may have fewer); shards of a matrix; shards of an expert. */
@@ -96,7 +96,7 @@ uint64_t od_shard_max_e_bytes(const struct od_config *cfg);
 uint64_t od_shard_max_memory(const struct od_config *cfg);
 
 /* SM is stored uncompressed, so the offset of the E region is known before coding. */
-uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_PARTS]);
+uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_TENSORS]);
 uint64_t od_region_end(uint64_t end_of_data); /* 64 zero bytes, then up to 4 KiB */
 
 /* buf [od_expert_header_bytes]: read from `offset`, where expert (m, expert) starts in a file of file_bytes. Checks

@@ -124,8 +124,9 @@ static int check_sums(const struct verifier *v, const struct od_dense_tensor *t,
 }
 
 /* One of the tensors that a dense one was copied from, of so many bytes; src NULL: not compared. */
-static int verify_part(struct verifier *v, const struct od_tensor *src, uint64_t bytes, uint64_t *offset, uint8_t *buf,
-		       uint8_t *want, XXH3_state_t *sum, crypto_hash_sha256_state *sha, struct od_err *err)
+static int verify_section(struct verifier *v, const struct od_tensor *src, uint64_t bytes, uint64_t *offset,
+			  uint8_t *buf, uint8_t *want, XXH3_state_t *sum, crypto_hash_sha256_state *sha,
+			  struct od_err *err)
 {
 	const struct od_pack_file *f = &v->pack->dense;
 
@@ -164,11 +165,12 @@ static int verify_tensor(struct verifier *v, const struct od_dense_tensor *t, ui
 	od_mat_sums_init(&sums);
 	XXH3_64bits_reset(sum);
 	if (rc == OD_OK)
-		rc = verify_part(v, src.weights, weights, &at, buf, want, sum, &sums.weights, err);
+		rc = verify_section(v, src.weights, weights, &at, buf, want, sum, &sums.weights, err);
 	if (rc == OD_OK)
-		rc = verify_part(v, src.divisor, divisor, &at, buf, want, sum, &sums.divisor, err);
+		rc = verify_section(v, src.divisor, divisor, &at, buf, want, sum, &sums.divisor, err);
 	if (rc == OD_OK)
-		rc = verify_part(v, src.scales, t->bytes - weights - divisor, &at, buf, want, sum, &sums.scales, err);
+		rc = verify_section(v, src.scales, t->bytes - weights - divisor, &at, buf, want, sum, &sums.scales,
+				    err);
 	od_mat_sums_final(&sums, &t->type, sha256);
 	if (rc == OD_OK)
 		rc = check_sums(v, t, XXH3_64bits_digest(sum), sha256, err);
@@ -302,7 +304,7 @@ static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *byte
 		return OD_OK; /* a hole of a spool */
 	/* A spool has chunks; nothing writes padding there, nothing reads it, and nothing could make it good. */
 	rc = od_pack_is_spool(p) ? OD_OK : od_expert_check_padding(e, p->experts.fd, p->experts.path, err);
-	for (int mat = 0; rc == OD_OK && mat < od_expert_parts(&p->config); mat++) {
+	for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(&p->config); mat++) {
 		struct od_mat_sums sums;
 		uint8_t sha256[OD_SHA256_BYTES];
 

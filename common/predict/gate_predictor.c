@@ -136,9 +136,9 @@ static void free_gate(struct od_predictor *p)
 }
 
 /* Bytes of a row's part of the buffer, which is *at's place; *at moves on. */
-static void place(struct od_ref *part, struct od_ref *at, uint64_t rows, uint64_t each)
+static void lay_out(struct od_ref *to, struct od_ref *at, uint64_t rows, uint64_t each)
 {
-	*part = *at;
+	*to = *at;
 	at->at += od_round_up(rows * each + OD_PAD_BYTES, 64);
 }
 
@@ -150,12 +150,12 @@ static int allocate(struct gate_predictor *g, struct od_err *err)
 	struct od_ref at = { 0 };
 	int rc = OD_OK;
 
-	place(&g->x, &at, n, hidden);
-	place(&g->h, &at, n, hidden);
-	place(&g->probability, &at, n, experts);
-	place(&g->choice, &at, n, o->config->top_k * sizeof(uint16_t));
-	place(&g->weight, &at, n, o->config->top_k * sizeof(float));
-	place(&g->margin, &at, n, sizeof(float));
+	lay_out(&g->x, &at, n, hidden);
+	lay_out(&g->h, &at, n, hidden);
+	lay_out(&g->probability, &at, n, experts);
+	lay_out(&g->choice, &at, n, o->config->top_k * sizeof(uint16_t));
+	lay_out(&g->weight, &at, n, o->config->top_k * sizeof(float));
+	lay_out(&g->margin, &at, n, sizeof(float));
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(o->device); i++)
 		rc = od_buf_new(&g->buf[i], od_device_card(o->device, i), at.at, "a predictor's rows", err);
 	use_card(g, 0);

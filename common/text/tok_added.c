@@ -98,8 +98,8 @@ static int parse_fields(struct tok_added *a, const json_t *obj, const char **con
 
 /* The reference numbers added tokens itself: the vocabulary's id, else the next behind all others. A file that
  * says something else was edited by hand, and nobody knows which of the two its model was trained with. */
-static int place(struct od_tokenizer *t, const struct tok_added *a, const char *content, uint32_t n_model,
-		 uint32_t *next, const char *where, struct od_err *err)
+static int number(struct od_tokenizer *t, const struct tok_added *a, const char *content, uint32_t n_model,
+		  uint32_t *next, const char *where, struct od_err *err)
 {
 	struct tok_vocab *v = &t->vocab;
 	int32_t have = tok_vocab_find(v, content, a->len);
@@ -175,7 +175,7 @@ static int parse_one(struct od_tokenizer *t, const json_t *obj, uint32_t order, 
 	rc = parse_fields(&a, obj, &content, &id, where, err);
 	if (rc != OD_OK || a.len == 0) /* the reference ignores an empty one */
 		return rc;
-	rc = place(t, &a, content, n_model, next, where, err);
+	rc = number(t, &a, content, n_model, next, where, err);
 	if (rc == OD_OK)
 		rc = fill_content(&a, t, content, where, err);
 	if (rc != OD_OK)

@@ -186,7 +186,7 @@ OD_MUST_CHECK int tok_sentencepiece_parse(struct od_tokenizer *t, const char *da
 OD_MUST_CHECK int tok_tiktoken_parse(struct od_tokenizer *t, const char *data, size_t len, const json_t *config,
 				     const char *where, struct od_err *err);
 /* Reads all but the model of a tokenizer.json; t has its model. */
-OD_MUST_CHECK int tok_parts_parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err);
+OD_MUST_CHECK int tok_pipeline_parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err);
 
 struct tok_ids {
 	int32_t *v;

@@ -175,7 +175,8 @@ static int put_char(struct tok_buf *out, int32_t cp)
 }
 
 /* Text without inert characters, appended to out. */
-static int add_part(struct code_points *c, utf8proc_option_t options, const char *text, size_t len, struct tok_buf *out)
+static int add_piece(struct code_points *c, utf8proc_option_t options, const char *text, size_t len,
+		     struct tok_buf *out)
 {
 	utf8proc_ssize_t left;
 	int rc;
@@ -201,7 +202,7 @@ static int add_part(struct code_points *c, utf8proc_option_t options, const char
 
 /* No form changes two ASCII characters in a row, or what is on both sides of them together: with a trace, parts end
  * there, too. */
-static bool ends_part(const struct tok_trace *trace, const char *text, size_t at, size_t len, int32_t cp)
+static bool ends_piece(const struct tok_trace *trace, const char *text, size_t at, size_t len, int32_t cp)
 {
 	if (trace != NULL && cp < 0x80 && at + 1 < len && (unsigned char)text[at + 1] < 0x80)
 		return true;
@@ -217,9 +218,9 @@ static int add_form(struct code_points *c, utf8proc_option_t options, const char
 
 	for (size_t at = 0, n; at < len && rc == OD_OK; at += n) {
 		n = tok_char(text + at, len - at, &cp);
-		if (!ends_part(trace, text, at, len, cp))
+		if (!ends_piece(trace, text, at, len, cp))
 			continue;
-		rc = add_part(c, options, text + begin, at - begin, out);
+		rc = add_piece(c, options, text + begin, at - begin, out);
 		if (rc == OD_OK)
 			rc = tok_trace_made(trace, out, begin, at);
 		if (rc == OD_OK)
@@ -229,7 +230,7 @@ static int add_form(struct code_points *c, utf8proc_option_t options, const char
 		begin = at + n;
 	}
 	if (rc == OD_OK)
-		rc = add_part(c, options, text + begin, len - begin, out);
+		rc = add_piece(c, options, text + begin, len - begin, out);
 	return rc == OD_OK ? tok_trace_made(trace, out, begin, len) : rc;
 }
 

@@ -354,12 +354,12 @@ static int char_spans(const struct tok_pre *p, const char *text, size_t len, str
 	return rc == OD_OK && begin < len ? tok_spans_add(out, begin, len, current != 0) : rc;
 }
 
-static int add_part(struct tok_pieces *dst, struct tok_piece part)
+static int add_piece(struct tok_pieces *dst, struct tok_piece added)
 {
 	int rc = tok_grow(&dst->v, dst->n, &dst->cap, sizeof(*dst->v));
 
 	if (rc == OD_OK)
-		dst->v[dst->n++] = part;
+		dst->v[dst->n++] = added;
 	return rc;
 }
 
@@ -372,7 +372,7 @@ static int emit(size_t at, const struct tok_spans *s, bool first, struct tok_pie
 		size_t begin = s->v[i].begin, end = s->v[i].end;
 
 		if (!s->v[i].match && end > begin)
-			rc = add_part(dst, (struct tok_piece){ at + begin, end - begin, -1, first && begin == 0 });
+			rc = add_piece(dst, (struct tok_piece){ at + begin, end - begin, -1, first && begin == 0 });
 	}
 	return rc;
 }
@@ -479,8 +479,8 @@ static int run_scan(const struct tok_pre *p, const struct tok_piece *piece, cons
 	int rc = OD_OK;
 
 	while (rc == OD_OK && tok_scan_next(&s, &begin, &end))
-		rc = add_part(dst,
-			      (struct tok_piece){ piece->at + begin, end - begin, -1, piece->first && begin == 0 });
+		rc = add_piece(dst,
+			       (struct tok_piece){ piece->at + begin, end - begin, -1, piece->first && begin == 0 });
 	return rc;
 }
 
@@ -499,7 +499,7 @@ static int run_one(const struct tok_pre *p, const struct tok_pieces *src, struct
 		const char *text = src->text.data + piece->at;
 
 		if (piece->id >= 0) {
-			rc = add_part(dst, (struct tok_piece){ 0, 0, piece->id, false });
+			rc = add_piece(dst, (struct tok_piece){ 0, 0, piece->id, false });
 			continue;
 		}
 		switch (p->kind) {

@@ -356,12 +356,12 @@ static size_t deepseek_word(struct tok_scan *d)
 	bool found, east;
 	int32_t cp;
 
-	if (d->at == d->part_end) {
+	if (d->at == d->script_end) {
 		if (d->at >= d->digits_at) /* behind a digit, or at the very beginning */
 			d->digits_at = run_without(d->text, d->at, d->len, TOK_C_NUMBER);
 		if (d->at == d->digits_at) {
-			d->part_end = digits(d->text, d->at, d->len, 3);
-			return d->part_end;
+			d->script_end = digits(d->text, d->at, d->len, 3);
+			return d->script_end;
 		}
 		char_at(d->text, d->at, &cp);
 		east = is_kana_or_han(cp);
@@ -370,11 +370,11 @@ static size_t deepseek_word(struct tok_scan *d)
 			if (is_kana_or_han(cp) != east)
 				break;
 		}
-		d->part_end = end;
+		d->script_end = end;
 	}
-	end = next_deepseek(d->text, d->at, d->part_end, &found);
-	while (!found && end < d->part_end) { /* all that stands between two matches is one word */
-		size_t next = next_deepseek(d->text, end, d->part_end, &found);
+	end = next_deepseek(d->text, d->at, d->script_end, &found);
+	while (!found && end < d->script_end) { /* all that stands between two matches is one word */
+		size_t next = next_deepseek(d->text, end, d->script_end, &found);
 
 		if (found)
 			break;

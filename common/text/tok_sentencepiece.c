@@ -470,8 +470,8 @@ static int add_user_defined(struct od_tokenizer *t, const struct sentencepiece_m
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "%s: user-defined pieces", where);
 }
 
-static int parse_parts(struct od_tokenizer *t, const struct sentencepiece_model *m, const json_t *config,
-		       const struct tok_listed *listed, size_t n_listed, const char *where, struct od_err *err)
+static int parse_pipeline(struct od_tokenizer *t, const struct sentencepiece_model *m, const json_t *config,
+			  const struct tok_listed *listed, size_t n_listed, const char *where, struct od_err *err)
 {
 	json_t *root =
 		json_pack("{s:[], s:o, s:o}", "added_tokens", "normalizer", normalizers(m), "decoder", decoders(m));
@@ -483,7 +483,7 @@ static int parse_parts(struct od_tokenizer *t, const struct sentencepiece_model 
 	if (rc == OD_OK)
 		rc = list_added(json_object_get(root, "added_tokens"), m, listed, n_listed, where, err);
 	if (rc == OD_OK)
-		rc = tok_parts_parse(t, root, where, err);
+		rc = tok_pipeline_parse(t, root, where, err);
 	t->norms.prepend_first = !legacy;
 	if (rc == OD_OK)
 		rc = add_user_defined(t, m, listed, n_listed, where, err);
@@ -515,7 +515,7 @@ static int load_model(struct od_tokenizer *t, const struct sentencepiece_model *
 	if (rc == OD_OK)
 		rc = load_merges(t, m, where, err);
 	if (rc == OD_OK)
-		rc = parse_parts(t, m, config, listed, n_listed, where, err);
+		rc = parse_pipeline(t, m, config, listed, n_listed, where, err);
 	free(listed);
 	return rc;
 }

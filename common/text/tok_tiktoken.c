@@ -145,7 +145,8 @@ static int add_special(json_t *added, uint32_t n, const struct tok_listed *liste
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "%s: special tokens", where);
 }
 
-static int parse_parts(struct od_tokenizer *t, uint32_t n, const json_t *config, const char *where, struct od_err *err)
+static int parse_pipeline(struct od_tokenizer *t, uint32_t n, const json_t *config, const char *where,
+			  struct od_err *err)
 {
 	struct tok_listed *listed = NULL;
 	size_t n_listed = 0;
@@ -159,7 +160,7 @@ static int parse_parts(struct od_tokenizer *t, uint32_t n, const json_t *config,
 	if (rc == OD_OK)
 		rc = add_special(json_object_get(root, "added_tokens"), n, listed, n_listed, where, err);
 	if (rc == OD_OK)
-		rc = tok_parts_parse(t, root, where, err);
+		rc = tok_pipeline_parse(t, root, where, err);
 	free(listed);
 	json_decref(root);
 	return rc;
@@ -187,7 +188,7 @@ int tok_tiktoken_parse(struct od_tokenizer *t, const char *data, size_t len, con
 	t->bpe.ignore_merges = true;
 	rc = load_vocab(t, data, len, n, where, err);
 	if (rc == OD_OK)
-		rc = parse_parts(t, n, config, where, err);
+		rc = parse_pipeline(t, n, config, where, err);
 	t->pres.slices = true;
 	return rc;
 }

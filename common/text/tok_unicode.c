@@ -232,20 +232,20 @@ static uint8_t bits_of(utf8proc_category_t c)
  * have it. */
 static void mark_moves(int32_t cp)
 {
-	int32_t part[32];
+	int32_t point[32];
 	int boundclass = 0;
-	utf8proc_ssize_t n = utf8proc_decompose_char(cp, part, 32, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundclass);
+	utf8proc_ssize_t n = utf8proc_decompose_char(cp, point, 32, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundclass);
 
 	if (utf8proc_get_property(cp)->combining_class != 0 || n < 1 || n > 32) {
 		tok_class[cp] |= TOK_C_MOVES;
 		return;
 	}
-	if (n == 1 && part[0] == cp)
+	if (n == 1 && point[0] == cp)
 		return;
 	for (utf8proc_ssize_t i = 1; i < n; i++)
-		tok_class[part[i]] |= TOK_C_MOVES;
-	n = utf8proc_normalize_utf32(part, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-	if (n != 1 || part[0] != cp)
+		tok_class[point[i]] |= TOK_C_MOVES;
+	n = utf8proc_normalize_utf32(point, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+	if (n != 1 || point[0] != cp)
 		tok_class[cp] |= TOK_C_MOVES;
 }
 

@@ -165,7 +165,7 @@ static int parse_post(void *arg, const char *type, const json_t *obj, const char
 
 /* ---- loading ---- */
 
-int tok_parts_parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err)
+int tok_pipeline_parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err)
 {
 	/* "truncation" and "padding" are settings of a training run, not of the text: never applied. */
 	int rc = tok_norms_parse(&t->norms, json_object_get(root, "normalizer"), where, err);
@@ -191,7 +191,7 @@ static int parse_root(struct od_tokenizer *t, const json_t *root, const char *wh
 		rc = tok_unsupported(err, where, "version", version, "1.0");
 	if (rc == OD_OK)
 		rc = tok_model_parse(t, root, where, err);
-	return rc == OD_OK ? tok_parts_parse(t, root, where, err) : rc;
+	return rc == OD_OK ? tok_pipeline_parse(t, root, where, err) : rc;
 }
 
 static int parse_json(struct od_tokenizer *t, const char *data, size_t len, const char *where, struct od_err *err)

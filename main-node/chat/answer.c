@@ -81,13 +81,13 @@ static void put_breaks(struct odm_answer *a)
 
 static bool trims(const struct odm_answer *a)
 {
-	return a->form->thoughts != NULL || a->form->calls != NULL;
+	return a->format->thoughts != NULL || a->format->calls != NULL;
 }
 
 /* The held line breaks belong to the text: nothing but text can follow. */
 static bool stays(const struct odm_answer *a, enum answer_kind kind)
 {
-	return !trims(a) || (kind == ANSWER_CONTENT && !a->fresh && !a->calls && !a->form->harmony);
+	return !trims(a) || (kind == ANSWER_CONTENT && !a->fresh && !a->calls && !a->format->harmony);
 }
 
 void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, size_t len)
@@ -95,9 +95,9 @@ void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, s
 	turn_to(a, kind);
 	for (size_t i = 0; i < len; i++) {
 		if (text[i] == '\n' && !stays(a, kind)) {
-			/* Line breaks before all content belong to the form if a thought can come, or a call came,
+			/* Line breaks before all content belong to the format if a thought can come, or a call came,
 			 * before them. */
-			a->n_breaks += a->any[kind] || (a->form->thoughts == NULL && !a->any_call);
+			a->n_breaks += a->any[kind] || (a->format->thoughts == NULL && !a->any_call);
 			continue;
 		}
 		put_breaks(a);
@@ -164,7 +164,7 @@ void answer_early_end(struct odm_answer *a, struct odm_tool_call *whole)
 
 void answer_over(struct odm_answer *a)
 {
-	a->place = IS_OVER;
+	a->state = IS_OVER;
 }
 
 /* ---- Calls in a thought wait for what follows ---- */
@@ -217,17 +217,17 @@ static void put_text(struct odm_answer *a, char c)
 	}
 	waiting_are_thought(a);
 	a->fresh = a->fresh && space;
-	answer_put(a, a->place == IN_THOUGHT ? ANSWER_THOUGHT : ANSWER_CONTENT, &c, 1);
+	answer_put(a, a->state == IN_THOUGHT ? ANSWER_THOUGHT : ANSWER_CONTENT, &c, 1);
 }
 
 /* ---- Blocks of calls ---- */
 
-/* Returns the next form, from `from` on, that begins with open. */
-static const struct odm_call_form *form_of(const struct odm_answer *a, const char *open, size_t from)
+/* Returns the next format, from `from` on, that begins with open. */
+static const struct odm_call_format *format_of(const struct odm_answer *a, const char *open, size_t from)
 {
-	for (size_t i = from; i < a->form->n_calls; i++)
-		if (strcmp(a->form->calls[i].open, open) == 0)
-			return &a->form->calls[i];
+	for (size_t i = from; i < a->format->n_calls; i++)
+		if (strcmp(a->format->calls[i].open, open) == 0)
+			return &a->format->calls[i];
 	return NULL;
 }
 
@@ -243,7 +243,7 @@ static void give_up_block(struct odm_answer *a, size_t end)
 		end = end < len ? end : len;
 		a->closed = false;
 	}
-	a->place = a->block_in;
+	a->state = a->block_in;
 	a->failed = a->failed || text == NULL;
 	if (a->failed) {
 		free(text);
@@ -254,7 +254,7 @@ static void give_up_block(struct odm_answer *a, size_t end)
 	if (a->stream.begun)
 		answer_early_end(a, NULL);
 	else
-		answer_put(a, a->place == IN_THOUGHT ? ANSWER_THOUGHT : ANSWER_CONTENT, text + begin, end - begin);
+		answer_put(a, a->state == IN_THOUGHT ? ANSWER_THOUGHT : ANSWER_CONTENT, text + begin, end - begin);
 	for (size_t i = end; i < len; i++)
 		feed(a, text[i]);
 	free(text);
@@ -265,7 +265,7 @@ static bool take_call(struct odm_answer *a)
 {
 	const struct odm_call_reader *r = &a->reader;
 	struct odm_tool_call call;
-	const int rc = odm_tool_call_build(&call, r->form, &r->parts, a->block.text, a->tools);
+	const int rc = odm_tool_call_build(&call, r->format, &r->spans, a->block.text, a->tools);
 
 	if (rc == OD_ERR_FORMAT && !a->stream.begun)
 		return false;
@@ -299,20 +299,20 @@ static void end_block(struct odm_answer *a)
 		od_strbuf_append(&a->waiting_text, a->block.text + a->reader.call_begin,
 				 a->reader.pos - a->reader.call_begin);
 	od_strbuf_fini(&a->block);
-	a->place = a->block_in;
+	a->state = a->block_in;
 	a->fresh = true;
 }
 
-/* Tries the next form with the same opening tag, as long as no call of the block has been given. False: none is
+/* Tries the next format with the same opening tag, as long as no call of the block has been given. False: none is
  * left. */
-static bool try_next_form(struct odm_answer *a)
+static bool try_next_format(struct odm_answer *a)
 {
-	const struct odm_call_form *now = a->reader.form, *next = NULL;
+	const struct odm_call_format *now = a->reader.format, *next = NULL;
 
 	if (a->reader.pos > a->furthest)
 		a->furthest = a->reader.pos;
 	if (a->reader.call_begin == 0 && !a->stream.begun)
-		next = form_of(a, now->open, (size_t)(now - a->form->calls) + 1);
+		next = format_of(a, now->open, (size_t)(now - a->format->calls) + 1);
 	if (next == NULL)
 		return false;
 	a->stream = (struct odm_call_stream){ 0 };
@@ -322,7 +322,7 @@ static bool try_next_form(struct odm_answer *a)
 
 static void read_block(struct odm_answer *a)
 {
-	while (a->place == IN_CALL && !a->failed) {
+	while (a->state == IN_CALL && !a->failed) {
 		switch (odm_call_read(&a->reader, a->block.text, a->block.len)) {
 		case ODM_READ_MORE:
 			look_early(a);
@@ -330,13 +330,13 @@ static void read_block(struct odm_answer *a)
 				give_up_block(a, a->block.len);
 			return;
 		case ODM_READ_CALL:
-			/* A text that is no call in this form is a call in no other. */
+			/* A text that is no call in this format is a call in no other. */
 			if (!take_call(a))
 				give_up_block(a, a->reader.pos);
 			break;
 		case ODM_READ_DONE: end_block(a); return;
 		case ODM_READ_BAD:
-			if (!try_next_form(a))
+			if (!try_next_format(a))
 				give_up_block(a, a->furthest);
 			break;
 		}
@@ -345,15 +345,15 @@ static void read_block(struct odm_answer *a)
 
 static void begin_block(struct odm_answer *a, const char *open, size_t len)
 {
-	a->block_in = a->place;
-	a->place = IN_CALL;
+	a->block_in = a->state;
+	a->state = IN_CALL;
 	a->furthest = 0;
 	a->stream = (struct odm_call_stream){ 0 };
 	od_strbuf_append(&a->block, open, len);
 	a->failed = a->failed || a->block.failed;
 	if (a->failed)
 		return;
-	odm_call_reader_init(&a->reader, form_of(a, a->block.text, 0));
+	odm_call_reader_init(&a->reader, format_of(a, a->block.text, 0));
 	read_block(a);
 }
 
@@ -363,9 +363,9 @@ static void begin_block(struct odm_answer *a, const char *open, size_t len)
  * more. */
 static const char *tag_mark(const struct odm_answer *a, size_t i, enum answer_mark *mark)
 {
-	const struct odm_chat_form *f = a->form;
+	const struct odm_chat_format *f = a->format;
 	const struct odm_thought_tags *t = f->thoughts;
-	const bool thought = a->place == IN_THOUGHT, start = a->fresh && !a->any[ANSWER_THOUGHT];
+	const bool thought = a->state == IN_THOUGHT, start = a->fresh && !a->any[ANSWER_THOUGHT];
 
 	*mark = MARK_NONE;
 	if (i < f->n_ends || i == f->n_ends) {
@@ -402,7 +402,7 @@ static const char *tag_mark(const struct odm_answer *a, size_t i, enum answer_ma
 
 static void open_thought(struct odm_answer *a)
 {
-	a->place = IN_THOUGHT;
+	a->state = IN_THOUGHT;
 	a->prompt_thought = false;
 	a->fresh = true;
 	turn_to(a, ANSWER_THOUGHT);
@@ -416,7 +416,7 @@ static void act(struct odm_answer *a, enum answer_mark mark, const char *text, s
 	case MARK_OPEN: open_thought(a); break;
 	case MARK_CLOSE:
 		waiting_are_thought(a);
-		a->place = IN_CONTENT;
+		a->state = IN_CONTENT;
 		a->fresh = true;
 		turn_to(a, ANSWER_CONTENT);
 		break;
@@ -437,8 +437,8 @@ static enum answer_mark look(const struct odm_answer *a, size_t *len, bool *part
 	const char *tag;
 
 	*partial = false;
-	for (size_t i = 0; (tag = a->form->harmony ? answer_harmony_mark(a, i, &mark) : tag_mark(a, i, &mark)) != NULL;
-	     i++) {
+	for (size_t i = 0;
+	     (tag = a->format->harmony ? answer_harmony_mark(a, i, &mark) : tag_mark(a, i, &mark)) != NULL; i++) {
 		const size_t n = strlen(tag);
 
 		if (mark == MARK_NONE || memcmp(tag, a->held, n < a->n_held ? n : a->n_held) != 0)
@@ -456,14 +456,14 @@ static void feed(struct odm_answer *a, char c)
 {
 	if (odm_answer_over(a) || a->failed)
 		return;
-	if (a->place == IN_CALL) {
+	if (a->state == IN_CALL) {
 		od_strbuf_append(&a->block, &c, 1);
 		a->failed = a->block.failed;
 		read_block(a);
 		return;
 	}
 	a->held[a->n_held++] = c;
-	while (a->n_held > 0 && a->place != IS_OVER) {
+	while (a->n_held > 0 && a->state != IS_OVER) {
 		char first[MAX_MARK_BYTES];
 		bool partial;
 		size_t n;
@@ -476,11 +476,11 @@ static void feed(struct odm_answer *a, char c)
 		memcpy(first, a->held, n);
 		a->n_held -= n;
 		memmove(a->held, a->held + n, a->n_held);
-		if (mark != MARK_NONE && a->form->harmony)
+		if (mark != MARK_NONE && a->format->harmony)
 			answer_harmony_act(a, mark, first, n);
 		else if (mark != MARK_NONE)
 			act(a, mark, first, n);
-		else if (a->form->harmony)
+		else if (a->format->harmony)
 			answer_harmony_text(a, first[0]);
 		else
 			put_text(a, first[0]);
@@ -498,7 +498,7 @@ int odm_answer_new(struct odm_answer **out, const struct odm_answer_opts *opts, 
 	*out = a;
 	if (a == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for an answer");
-	a->form = opts->form;
+	a->format = opts->format;
 	a->tools = opts->tools;
 	a->sink = sink;
 	a->max_call_bytes = opts->max_call_bytes > 0 ? opts->max_call_bytes : ODM_MAX_CALL_BYTES;
@@ -507,9 +507,9 @@ int odm_answer_new(struct odm_answer **out, const struct odm_answer_opts *opts, 
 	a->lead = opts->lead != NULL ? opts->lead : "";
 	a->tail = opts->tail != NULL ? opts->tail : "";
 	a->fresh = true;
-	a->place = a->form->harmony ? BETWEEN_MESSAGES : IN_CONTENT;
-	if (opts->in_thought && a->form->thoughts != NULL) {
-		a->place = IN_THOUGHT;
+	a->state = a->format->harmony ? BETWEEN_MESSAGES : IN_CONTENT;
+	if (opts->in_thought && a->format->thoughts != NULL) {
+		a->state = IN_THOUGHT;
 		a->out_kind = ANSWER_THOUGHT;
 		a->prompt_thought = true;
 	}
@@ -560,22 +560,22 @@ static void finish_block(struct odm_answer *a)
 	a->failed = a->failed || a->block.failed;
 	if (a->closed)
 		read_block(a);
-	if (a->place == IN_CALL)
+	if (a->state == IN_CALL)
 		give_up_block(a, a->block.len);
 }
 
 int odm_answer_finish(struct odm_answer *a)
 {
-	if (a->place == IN_CALL)
+	if (a->state == IN_CALL)
 		finish_block(a);
-	for (size_t i = 0; i < a->n_held && a->place != IS_OVER; i++) {
-		if (a->form->harmony)
+	for (size_t i = 0; i < a->n_held && a->state != IS_OVER; i++) {
+		if (a->format->harmony)
 			answer_harmony_text(a, a->held[i]);
 		else
 			put_text(a, a->held[i]);
 	}
 	a->n_held = 0;
-	if (a->form->harmony)
+	if (a->format->harmony)
 		answer_harmony_finish(a);
 	waiting_are_calls(a);
 	if (a->out_kind == ANSWER_CONTENT && !a->fresh)
@@ -589,7 +589,7 @@ int odm_answer_finish(struct odm_answer *a)
 
 bool odm_answer_over(const struct odm_answer *a)
 {
-	return a->place == IS_OVER || a->stopped;
+	return a->state == IS_OVER || a->stopped;
 }
 
 bool odm_answer_stopped(const struct odm_answer *a, size_t *which)

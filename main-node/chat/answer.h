@@ -16,7 +16,7 @@
  * Calls in a thought are held until the turn ends (then they are calls: the model did not close the thought) or other
  * text or the thought's end follows (then they were thought about).
  *
- * Thread: one at a time. Owner: odm_answer_new's caller; form, tools and sink must outlive the answer. What the sink
+ * Thread: one at a time. Owner: odm_answer_new's caller; format, tools and sink must outlive the answer. What the sink
  * gets is borrowed for the call. */
 #ifndef ODM_CHAT_ANSWER_H
 #define ODM_CHAT_ANSWER_H
@@ -30,17 +30,17 @@ struct odm_answer_sink {
 	void *arg;
 	void (*content)(void *arg, const char *text, size_t len);
 	void (*reasoning)(void *arg, const char *text, size_t len);
-	/* A call begins (id NULL: the form has none). Its arguments follow: together they are the text of a JSON object
-	 * if the call ends complete; no piece ends within an escape. Then it ends. */
+	/* A call begins (id NULL: the format has none). Its arguments follow: together they are the text of a JSON
+	 * object if the call ends complete; no piece ends within an escape. Then it ends. */
 	void (*call)(void *arg, const char *name, const char *id);
 	void (*arguments)(void *arg, const char *text, size_t len);
 	void (*call_end)(void *arg, bool complete);
 };
 
 struct odm_answer_opts {
-	const struct odm_chat_form *form;
-	bool in_thought; /* true: the prompt leaves a thought open (odm_chat_form_in_thought) */
-	/* the request's tools, an array in OpenAI's form; empty: no calls; NULL: not known, any function */
+	const struct odm_chat_format *format;
+	bool in_thought; /* true: the prompt leaves a thought open (odm_chat_format_in_thought) */
+	/* the request's tools, an array in OpenAI's format; empty: no calls; NULL: not known, any function */
 	const json_t *tools;
 	size_t max_call_bytes; /* 0: ODM_MAX_CALL_BYTES */
 	bool early_calls; /* false: each call is given when it is complete */

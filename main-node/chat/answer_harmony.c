@@ -10,34 +10,34 @@
 #define MAX_HEADER_BYTES 1024
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 
-struct place_mark {
+struct state_mark {
 	const char *tag;
 	enum answer_mark mark;
 };
 
-static const struct place_mark between[] = {
+static const struct state_mark between[] = {
 	{ "<|start|>", MARK_HEADER },	 { "<|channel|>", MARK_HEADER },   { "<|message|>", MARK_BODY },
 	{ "<|end|>", MARK_MESSAGE_END }, { "<|call|>", MARK_MESSAGE_END }, { "<|return|>", MARK_TURN_END },
 	{ " to=", MARK_HEADER }, /* the last mark counts only right behind a message */
 };
-static const struct place_mark in_header[] = {
+static const struct state_mark in_header[] = {
 	{ "<|message|>", MARK_BODY },	  { "<|start|>", MARK_HEADER },	   { "<|end|>", MARK_MESSAGE_END },
 	{ "<|call|>", MARK_MESSAGE_END }, { "<|return|>", MARK_TURN_END },
 };
-static const struct place_mark in_message[] = {
+static const struct state_mark in_message[] = {
 	{ "<|end|>", MARK_MESSAGE_END }, { "<|call|>", MARK_MESSAGE_END }, { "<|return|>", MARK_TURN_END },
 	{ "<|start|>", MARK_HEADER },	 { "<|channel|>", MARK_HEADER },
 };
 
 const char *answer_harmony_mark(const struct odm_answer *a, size_t i, enum answer_mark *mark)
 {
-	const struct place_mark *m = in_message;
+	const struct state_mark *m = in_message;
 	size_t n = N(in_message);
 
-	if (a->place == BETWEEN_MESSAGES) {
+	if (a->state == BETWEEN_MESSAGES) {
 		m = between;
 		n = a->fresh ? N(between) : N(between) - 1;
-	} else if (a->place == IN_HEADER) {
+	} else if (a->state == IN_HEADER) {
 		m = in_header;
 		n = N(in_header);
 	}
@@ -77,7 +77,7 @@ static struct odm_slice recipient(const struct od_strbuf *header)
 
 static void begin_body(struct odm_answer *a)
 {
-	a->place = recipient(&a->header).len > 0 ? IN_CALL_MESSAGE : IN_MESSAGE;
+	a->state = recipient(&a->header).len > 0 ? IN_CALL_MESSAGE : IN_MESSAGE;
 	a->message_kind = is(word_behind(&a->header, "<|channel|>"), "analysis") ? ANSWER_THOUGHT : ANSWER_CONTENT;
 	a->message_began = false;
 }
@@ -111,9 +111,9 @@ static void end_message(struct odm_answer *a, const char *tag, size_t len)
 {
 	int rc = OD_OK;
 
-	if (a->place == IN_CALL_MESSAGE)
+	if (a->state == IN_CALL_MESSAGE)
 		rc = take_call(a);
-	else if (a->place == IN_HEADER)
+	else if (a->state == IN_HEADER)
 		rc = OD_ERR_FORMAT;
 	if (rc == OD_ERR_FORMAT) {
 		put_raw(a);
@@ -122,19 +122,19 @@ static void end_message(struct odm_answer *a, const char *tag, size_t len)
 	a->failed = a->failed || rc == OD_ERR_NOMEM || a->header.failed || a->body.failed;
 	od_strbuf_fini(&a->header);
 	od_strbuf_fini(&a->body);
-	a->place = BETWEEN_MESSAGES;
+	a->state = BETWEEN_MESSAGES;
 	a->fresh = true;
 }
 
 void answer_harmony_act(struct odm_answer *a, enum answer_mark mark, const char *text, size_t len)
 {
 	if (mark == MARK_BODY) {
-		if (a->place == IN_HEADER)
+		if (a->state == IN_HEADER)
 			od_strbuf_append(&a->header, text, len);
 		begin_body(a);
 	} else if (mark == MARK_HEADER) {
 		end_message(a, "", 0); /* the last message lacks its end */
-		a->place = IN_HEADER;
+		a->state = IN_HEADER;
 		od_strbuf_append(&a->header, text, len);
 	} else if (mark == MARK_MESSAGE_END) {
 		end_message(a, text, len);
@@ -146,7 +146,7 @@ void answer_harmony_act(struct odm_answer *a, enum answer_mark mark, const char 
 
 static void put_message(struct odm_answer *a, char c)
 {
-	const bool message = a->place == IN_MESSAGE;
+	const bool message = a->state == IN_MESSAGE;
 
 	if (message && !a->message_began && a->any[a->message_kind])
 		answer_put(a, a->message_kind, "\n", 1); /* separates messages of one kind */
@@ -171,13 +171,13 @@ static void put_call_byte(struct odm_answer *a, char c)
 
 void answer_harmony_text(struct odm_answer *a, char c)
 {
-	if (a->place == IN_HEADER)
+	if (a->state == IN_HEADER)
 		od_strbuf_append(&a->header, &c, 1);
-	else if (a->place == IN_CALL_MESSAGE)
+	else if (a->state == IN_CALL_MESSAGE)
 		put_call_byte(a, c);
 	else
 		put_message(a, c);
-	if ((a->place == IN_HEADER && a->header.len > MAX_HEADER_BYTES) || a->body.len > a->max_call_bytes) {
+	if ((a->state == IN_HEADER && a->header.len > MAX_HEADER_BYTES) || a->body.len > a->max_call_bytes) {
 		if (a->stream.begun)
 			answer_early_end(a, NULL);
 		else
@@ -185,7 +185,7 @@ void answer_harmony_text(struct odm_answer *a, char c)
 		a->stream = (struct odm_call_stream){ 0 };
 		od_strbuf_fini(&a->header);
 		od_strbuf_fini(&a->body);
-		a->place = BETWEEN_MESSAGES;
+		a->state = BETWEEN_MESSAGES;
 		a->fresh = false;
 	}
 }

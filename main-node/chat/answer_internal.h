@@ -11,7 +11,7 @@
 enum answer_kind { ANSWER_CONTENT, ANSWER_THOUGHT, N_ANSWER_KINDS };
 
 /* The next byte belongs to one of these. */
-enum answer_place {
+enum answer_state {
 	IN_CONTENT,
 	IN_THOUGHT,
 	IN_CALL, /* answer.c: a block of calls */
@@ -36,7 +36,7 @@ enum answer_mark {
 };
 
 struct odm_answer {
-	const struct odm_chat_form *form;
+	const struct odm_chat_format *format;
 	const json_t *tools;
 	const struct odm_answer_sink *sink;
 	size_t max_call_bytes;
@@ -48,7 +48,7 @@ struct odm_answer {
 	struct od_stopper *stopper; /* NULL: no stop strings */
 	bool stopped;
 
-	enum answer_place place;
+	enum answer_state state;
 	char held[MAX_MARK_BYTES]; /* may begin a tag */
 	size_t n_held;
 	bool fresh; /* only white space since the start, a thought or a call */
@@ -62,8 +62,8 @@ struct odm_answer {
 	/* The block of calls that is being read, with its opening tag. */
 	struct od_strbuf block;
 	struct odm_call_reader reader;
-	size_t furthest; /* the farthest position that a form which did not fit has read */
-	enum answer_place block_in;
+	size_t furthest; /* the farthest position that a format which did not fit has read */
+	enum answer_state block_in;
 	bool closed; /* the text has ended, and closing tags were put behind it */
 	size_t n_written; /* bytes of the block without those tags */
 

@@ -76,7 +76,7 @@ static void append_value(struct od_strbuf *out, enum odm_value_kind kind, struct
 	}
 }
 
-/* The line breaks right behind a parameter's tag and before its end belong to the form. */
+/* The line breaks right behind a parameter's tag and before its end belong to the format. */
 static struct odm_slice without_breaks(struct odm_slice v)
 {
 	if (v.len > 0 && v.text[0] == '\n')
@@ -91,7 +91,7 @@ static struct odm_slice slice(const char *text, struct odm_span s)
 	return (struct odm_slice){ text + s.begin, s.end - s.begin };
 }
 
-bool odm_call_key_again(const struct odm_call_parts *p, size_t i, const char *text)
+bool odm_call_key_again(const struct odm_call_spans *p, size_t i, const char *text)
 {
 	const struct odm_slice key = slice(text, p->param[i].key);
 
@@ -104,16 +104,16 @@ bool odm_call_key_again(const struct odm_call_parts *p, size_t i, const char *te
 	return false;
 }
 
-/* The line breaks belong to the form. */
-struct odm_slice odm_call_value(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
+/* The line breaks belong to the format. */
+struct odm_slice odm_call_value(const struct odm_call_format *format, const struct odm_call_spans *p, size_t i,
 				const char *text)
 {
 	const struct odm_slice v = slice(text, p->param[i].value);
 
-	return form->values == ODM_VALUE_LINES ? without_breaks(v) : v;
+	return format->values == ODM_VALUE_LINES ? without_breaks(v) : v;
 }
 
-void odm_call_append_key(struct od_strbuf *out, const struct odm_call_parts *p, size_t i, const char *text)
+void odm_call_append_key(struct od_strbuf *out, const struct odm_call_spans *p, size_t i, const char *text)
 {
 	const struct odm_slice key = slice(text, p->param[i].key);
 
@@ -122,36 +122,36 @@ void odm_call_append_key(struct od_strbuf *out, const struct odm_call_parts *p, 
 	od_strbuf_append(out, ": ", 2);
 }
 
-static unsigned types_of(const struct odm_call_parts *p, size_t i, const char *text, const json_t *function)
+static unsigned types_of(const struct odm_call_spans *p, size_t i, const char *text, const json_t *function)
 {
 	const struct odm_slice key = slice(text, p->param[i].key);
 
 	return odm_param_types(function, key.text, key.len);
 }
 
-void odm_call_append_value(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p,
+void odm_call_append_value(struct od_strbuf *out, const struct odm_call_format *format, const struct odm_call_spans *p,
 			   size_t i, const char *text, const json_t *function)
 {
-	append_value(out, form->values, odm_call_value(form, p, i, text), types_of(p, i, text, function));
+	append_value(out, format->values, odm_call_value(format, p, i, text), types_of(p, i, text, function));
 }
 
-bool odm_call_value_is_text(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
+bool odm_call_value_is_text(const struct odm_call_format *format, const struct odm_call_spans *p, size_t i,
 			    const char *text, const json_t *function)
 {
 	const unsigned types = types_of(p, i, text, function);
 
-	return types == ODM_TYPE_STRING || (types == 0 && form->values != ODM_VALUE_JSON);
+	return types == ODM_TYPE_STRING || (types == 0 && format->values != ODM_VALUE_JSON);
 }
 
 /* False: a parameter is given twice. */
-static bool append_params(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p,
+static bool append_params(struct od_strbuf *out, const struct odm_call_format *format, const struct odm_call_spans *p,
 			  const char *text, const json_t *function)
 {
 	for (size_t i = 0; i < p->n_params; i++) {
 		if (odm_call_key_again(p, i, text))
 			return false;
 		odm_call_append_key(out, p, i, text);
-		odm_call_append_value(out, form, p, i, text, function);
+		odm_call_append_value(out, format, p, i, text, function);
 	}
 	od_strbuf_append(out, p->n_params > 0 ? "}" : "{}", p->n_params > 0 ? 1 : 2);
 	return true;
@@ -291,22 +291,22 @@ static struct odm_slice name_in_id(struct odm_slice id)
 	return id;
 }
 
-static int build_args(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p,
+static int build_args(struct od_strbuf *out, const struct odm_call_format *format, const struct odm_call_spans *p,
 		      const char *text, const json_t *function)
 {
 	const struct odm_slice args = slice(text, p->args);
 	bool good = true;
 
-	if (form->values == ODM_VALUE_GEMMA)
+	if (format->values == ODM_VALUE_GEMMA)
 		good = odm_gemma_to_json(out, args);
-	else if (form->param != NULL)
-		good = append_params(out, form, p, text, function);
+	else if (format->param != NULL)
+		good = append_params(out, format, p, text, function);
 	else
 		od_strbuf_append(out, args.text, args.len);
 	return good ? OD_OK : OD_ERR_FORMAT;
 }
 
-int odm_tool_call_named(struct odm_tool_call *out, const struct odm_call_parts *p, const char *text)
+int odm_tool_call_named(struct odm_tool_call *out, const struct odm_call_spans *p, const char *text)
 {
 	const struct odm_slice id = slice(text, p->id);
 	int rc;
@@ -320,7 +320,7 @@ int odm_tool_call_named(struct odm_tool_call *out, const struct odm_call_parts *
 	return rc;
 }
 
-int odm_tool_call_build(struct odm_tool_call *out, const struct odm_call_form *form, const struct odm_call_parts *p,
+int odm_tool_call_build(struct odm_tool_call *out, const struct odm_call_format *format, const struct odm_call_spans *p,
 			const char *text, const json_t *tools)
 {
 	struct od_strbuf built = { 0 };
@@ -330,7 +330,7 @@ int odm_tool_call_build(struct odm_tool_call *out, const struct odm_call_form *f
 		return build_whole(out, slice(text, p->args), tools);
 	rc = odm_tool_call_named(out, p, text);
 	if (rc == OD_OK)
-		rc = build_args(&built, form, p, text, odm_find_tool(tools, out->name));
+		rc = build_args(&built, format, p, text, odm_find_tool(tools, out->name));
 	if (rc == OD_OK)
 		return finish(out, &built, tools);
 	od_strbuf_fini(&built);

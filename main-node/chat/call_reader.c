@@ -28,7 +28,7 @@ static size_t literal_len(const char *at)
 
 static void enter(struct odm_call_reader *r, enum section s)
 {
-	const struct odm_call_form *f = r->form;
+	const struct odm_call_format *f = r->format;
 	const char *const text[] = {
 		[HEAD] = f->head,     [CALL] = f->call,	      [PARAM_OR_END] = "", [PARAM] = f->param, [END] = f->end,
 		[NEXT_OR_CLOSE] = "", [BETWEEN] = f->between, [CLOSE] = f->close,  [OVER] = "",
@@ -39,11 +39,11 @@ static void enter(struct odm_call_reader *r, enum section s)
 	r->mark = SIZE_MAX;
 }
 
-void odm_call_reader_init(struct odm_call_reader *r, const struct odm_call_form *form)
+void odm_call_reader_init(struct odm_call_reader *r, const struct odm_call_format *format)
 {
 	memset(r, 0, sizeof(*r));
-	r->form = form;
-	r->pos = form->bare ? 0 : strlen(form->open);
+	r->format = format;
+	r->pos = format->bare ? 0 : strlen(format->open);
 	enter(r, HEAD);
 }
 
@@ -53,7 +53,7 @@ static enum odm_read bad(struct odm_call_reader *r, size_t pos)
 	return ODM_READ_BAD;
 }
 
-/* The text behind a value's end does not fit the form. So the value's own text contained that end, and it goes on. */
+/* The text behind a value's end does not fit the format. So the value's own text contained that end, and it goes on. */
 static enum odm_read unfit(struct odm_call_reader *r, size_t pos)
 {
 	if (r->value_at == NULL)
@@ -64,7 +64,7 @@ static enum odm_read unfit(struct odm_call_reader *r, size_t pos)
 	r->pos = r->value.end + 1;
 	r->value_at = NULL;
 	r->value_again = true;
-	r->parts.n_params--;
+	r->spans.n_params--;
 	return ODM_READ_DONE;
 }
 
@@ -89,11 +89,11 @@ static bool begins(const char *text, size_t len, const char *what, size_t n)
 	return len >= n && memcmp(text, what, n) == 0;
 }
 
-/* Reads up to the literal that follows in the form; r->pos is behind the literal then. */
+/* Reads up to the literal that follows in the format; r->pos is behind the literal then. */
 static enum odm_read read_until(struct odm_call_reader *r, const char *text, size_t len, size_t max,
 				struct odm_span *out)
 {
-	const char *end = r->at + 1, *open = r->form->open;
+	const char *end = r->at + 1, *open = r->format->open;
 	const size_t n = literal_len(end), n_open = strlen(open);
 
 	for (; r->pos + n <= len; r->pos++) {
@@ -120,14 +120,14 @@ static enum odm_read read_value(struct odm_call_reader *r, const char *text, siz
 
 	if (got != ODM_READ_DONE)
 		return got;
-	if (r->form->param == NULL) {
-		r->parts.args = value;
+	if (r->format->param == NULL) {
+		r->spans.args = value;
 		return ODM_READ_DONE;
 	}
 	r->value_at = at;
 	r->value = value;
 	r->value_again = false;
-	r->parts.param[r->parts.n_params++].value = value;
+	r->spans.param[r->spans.n_params++].value = value;
 	return ODM_READ_DONE;
 }
 
@@ -162,14 +162,14 @@ static enum odm_read read_json(struct odm_call_reader *r, const char *text, size
 			continue;
 		r->json = (struct odm_json_scan){ 0 };
 		r->key_seen = false;
-		r->parts.args = (struct odm_span){ r->mark, r->pos };
-		r->parts.whole = whole;
+		r->spans.args = (struct odm_span){ r->mark, r->pos };
+		r->spans.whole = whole;
 		return ODM_READ_DONE;
 	}
 	return ODM_READ_MORE;
 }
 
-static enum odm_read read_part(struct odm_call_reader *r, const char *text, size_t len)
+static enum odm_read read_span(struct odm_call_reader *r, const char *text, size_t len)
 {
 	if (r->mark == SIZE_MAX)
 		r->mark = r->pos;
@@ -178,12 +178,12 @@ static enum odm_read read_part(struct odm_call_reader *r, const char *text, size
 		while (r->pos < len && is_space(text[r->pos]))
 			r->pos++;
 		return r->pos < len ? ODM_READ_DONE : ODM_READ_MORE;
-	case '\2': return read_word(r, text, len, &r->parts.name);
-	case '\3': return read_word(r, text, len, &r->parts.id);
+	case '\2': return read_word(r, text, len, &r->spans.name);
+	case '\3': return read_word(r, text, len, &r->spans.id);
 	case '\4':
-		if (r->parts.n_params == ODM_MAX_PARAMS)
+		if (r->spans.n_params == ODM_MAX_PARAMS)
 			return bad(r, r->pos);
-		return read_until(r, text, len, ODM_MAX_NAME_BYTES, &r->parts.param[r->parts.n_params].key);
+		return read_until(r, text, len, ODM_MAX_NAME_BYTES, &r->spans.param[r->spans.n_params].key);
 	case '\5': return read_value(r, text, len);
 	case '\6': return read_json(r, text, len, false);
 	default: return read_json(r, text, len, true);
@@ -228,7 +228,7 @@ static enum odm_read choose(struct odm_call_reader *r, const char *text, size_t 
 
 static enum odm_read next_or_close(struct odm_call_reader *r, const char *text, size_t len)
 {
-	const struct odm_call_form *f = r->form;
+	const struct odm_call_format *f = r->format;
 
 	if (f->between == NULL) {
 		enter(r, OVER);
@@ -242,7 +242,7 @@ static enum odm_read next_or_close(struct odm_call_reader *r, const char *text, 
 /* A section is complete. */
 static enum odm_read leave(struct odm_call_reader *r, const char *text, size_t len)
 {
-	const struct odm_call_form *f = r->form;
+	const struct odm_call_format *f = r->format;
 
 	switch ((enum section)r->section) {
 	case HEAD:
@@ -252,8 +252,8 @@ static enum odm_read leave(struct odm_call_reader *r, const char *text, size_t l
 	case PARAM_OR_END: return choose(r, text, len, f->param, PARAM, f->end, END);
 	case END: enter(r, NEXT_OR_CLOSE); return ODM_READ_CALL;
 	case NEXT_OR_CLOSE:
-		if (r->parts.args.end > 0 || r->parts.name.end > 0) { /* the caller has taken the call */
-			memset(&r->parts, 0, sizeof(r->parts));
+		if (r->spans.args.end > 0 || r->spans.name.end > 0) { /* the caller has taken the call */
+			memset(&r->spans, 0, sizeof(r->spans));
 			r->value_at = NULL;
 			r->call_begin = r->pos;
 		}
@@ -274,7 +274,7 @@ enum odm_read odm_call_read(struct odm_call_reader *r, const char *text, size_t 
 		} else if ((unsigned char)*r->at >= FIRST_LITERAL) {
 			got = read_literal(r, text, len);
 		} else {
-			got = read_part(r, text, len);
+			got = read_span(r, text, len);
 			if (got == ODM_READ_DONE) {
 				r->at++;
 				r->mark = SIZE_MAX;
@@ -316,14 +316,14 @@ static bool append_rest(const char *at, size_t pos, struct od_strbuf *block)
 
 bool odm_call_close(const struct odm_call_reader *r, struct od_strbuf *block)
 {
-	const struct odm_call_form *f = r->form;
+	const struct odm_call_format *f = r->format;
 	const enum section s = (enum section)r->section;
 
 	if (s == NEXT_OR_CLOSE || s == CLOSE)
 		return append_rest(f->close, r->pos, block);
 	/* JSON shows its own end; of parameters it is known by the first tag behind the last one. */
-	if (s == CALL ? f->param != NULL || r->parts.args.end == 0 || !only_literals(r->at) :
-			s != END || (r->parts.args.end == 0 && r->at == f->end))
+	if (s == CALL ? f->param != NULL || r->spans.args.end == 0 || !only_literals(r->at) :
+			s != END || (r->spans.args.end == 0 && r->at == f->end))
 		return false;
 	if (!append_rest(r->at, r->pos, block))
 		return false;

@@ -172,12 +172,12 @@ static const json_t *find_pointer(const json_t *v, const char *at)
 /* Returns the schema among the definitions that has the name as its "$anchor". */
 static const json_t *find_anchor(const json_t *root, const char *name)
 {
-	static const char *const places[] = { "$defs", "definitions" };
+	static const char *const sections[] = { "$defs", "definitions" };
 	const char *key, *anchor;
 	json_t *v;
 
-	for (size_t i = 0; i < N(places); i++)
-		json_object_foreach(json_object_get(root, places[i]), key, v)
+	for (size_t i = 0; i < N(sections); i++)
+		json_object_foreach(json_object_get(root, sections[i]), key, v)
 		{
 			anchor = json_string_value(json_object_get(v, "$anchor"));
 			if (anchor != NULL && strcmp(anchor, name) == 0)

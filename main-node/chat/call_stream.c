@@ -91,7 +91,7 @@ static bool look_json(struct odm_call_stream *s, const struct odm_call_reader *r
 	if (!s->found) {
 		s->found = true;
 		s->at = r->mark;
-		began = begin(s, odm_tool_call_named(call, &r->parts, text), call, tools);
+		began = begin(s, odm_tool_call_named(call, &r->spans, text), call, tools);
 	}
 	if (!s->ended)
 		append_json(s, text, r->pos, args);
@@ -121,7 +121,7 @@ static bool look_whole(struct odm_call_stream *s, const struct odm_call_reader *
 {
 	bool began = false;
 
-	s->ended = r->form->late_id || (!s->found && r->pos - r->mark > MAX_HEAD_BYTES);
+	s->ended = r->format->late_id || (!s->found && r->pos - r->mark > MAX_HEAD_BYTES);
 	if (!s->ended && !s->found && find_args(s, r, text, call)) {
 		s->found = true;
 		began = begin(s, OD_OK, call, tools);
@@ -134,7 +134,7 @@ static bool look_whole(struct odm_call_stream *s, const struct odm_call_reader *
 bool odm_call_stream_json(struct odm_call_stream *s, struct odm_slice name, struct odm_slice json, const json_t *tools,
 			  struct odm_tool_call *call, struct od_strbuf *args)
 {
-	const struct odm_call_parts parts = { .name = { 0, name.len } };
+	const struct odm_call_spans spans = { .name = { 0, name.len } };
 	bool began = false;
 
 	while (!s->found && s->at < json.len && is_space(json.text[s->at]))
@@ -145,7 +145,7 @@ bool odm_call_stream_json(struct odm_call_stream *s, struct odm_slice name, stru
 		s->found = true;
 		s->ended = json.text[s->at] != '{';
 		if (!s->ended)
-			began = begin(s, odm_tool_call_named(call, &parts, name.text), call, tools);
+			began = begin(s, odm_tool_call_named(call, &spans, name.text), call, tools);
 	}
 	if (!s->ended)
 		append_json(s, json.text, json.len, args);
@@ -163,11 +163,11 @@ static void append_string(struct odm_call_stream *s, const char *text, size_t en
 	s->at = end;
 }
 
-/* Appends the certain part of a string. The rest may be the string's end, or the form's line break before it. */
+/* Appends the certain part of a string. The rest may be the string's end, or the format's line break before it. */
 static void append_certain(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
 			   struct od_strbuf *args)
 {
-	const bool lines = r->form->values == ODM_VALUE_LINES;
+	const bool lines = r->format->values == ODM_VALUE_LINES;
 	size_t end = r->pos;
 
 	if (lines && s->at == r->mark && end > s->at && text[s->at] == '\n')
@@ -183,11 +183,11 @@ static void append_value(struct odm_call_stream *s, const struct odm_call_reader
 			 struct od_strbuf *args)
 {
 	const size_t i = s->n_keys - 1;
-	const struct odm_slice v = odm_call_value(r->form, &r->parts, i, text);
+	const struct odm_slice v = odm_call_value(r->format, &r->spans, i, text);
 	const size_t at = (size_t)(v.text - text);
 
 	if (!s->string) {
-		odm_call_append_value(args, r->form, &r->parts, i, text, s->function);
+		odm_call_append_value(args, r->format, &r->spans, i, text, s->function);
 		return;
 	}
 	s->at = s->at > at ? s->at : at;
@@ -199,7 +199,7 @@ static void append_value(struct odm_call_stream *s, const struct odm_call_reader
 static bool look_params(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
 			const json_t *tools, struct odm_tool_call *call, struct od_strbuf *args)
 {
-	const struct odm_call_parts *p = &r->parts;
+	const struct odm_call_spans *p = &r->spans;
 	const size_t before = args->len;
 	bool began = false;
 
@@ -213,7 +213,7 @@ static bool look_params(struct odm_call_stream *s, const struct odm_call_reader 
 			break;
 		odm_call_append_key(args, p, s->n_keys, text);
 		s->string =
-			s->n_keys == p->n_params && odm_call_value_is_text(r->form, p, s->n_keys, text, s->function);
+			s->n_keys == p->n_params && odm_call_value_is_text(r->format, p, s->n_keys, text, s->function);
 		od_strbuf_append(args, "\"", s->string);
 		s->n_keys++;
 		s->at = r->mark;
@@ -335,7 +335,7 @@ static bool look_gemma(struct odm_call_stream *s, const struct odm_call_reader *
 		s->found = true;
 		s->ended = text[r->mark] != '{';
 		if (!s->ended)
-			began = begin(s, odm_tool_call_named(call, &r->parts, text), call, tools);
+			began = begin(s, odm_tool_call_named(call, &r->spans, text), call, tools);
 		s->at = s->member = r->mark + 1;
 		od_strbuf_append(args, "{", began);
 	}
@@ -356,8 +356,8 @@ bool odm_call_stream_look(struct odm_call_stream *s, const struct odm_call_reade
 		return false;
 	switch (*r->at) {
 	case '\5':
-		return r->form->param != NULL ? look_params(s, r, text, tools, call, args) :
-						look_gemma(s, r, text, tools, call, args);
+		return r->format->param != NULL ? look_params(s, r, text, tools, call, args) :
+						  look_gemma(s, r, text, tools, call, args);
 	case '\6': return look_json(s, r, text, tools, call, args);
 	case '\7': return look_whole(s, r, text, tools, call, args);
 	default: return false;

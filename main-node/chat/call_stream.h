@@ -18,7 +18,7 @@ struct odm_call_stream {
 	size_t at; /* position in the text of the next byte to look at */
 	const json_t *function; /* one of the tools; NULL: not known */
 	struct odm_json_scan json;
-	/* XML forms. */
+	/* XML formats. */
 	size_t n_keys;
 	bool string; /* the last value is appended as it comes */
 	/* Gemma's notation. */

@@ -16,7 +16,7 @@
 /* A call's entry: {"name", "id", "at"}, the id as the template gets it and the number of its message. */
 struct build {
 	struct odm_context *out;
-	const struct odm_chat_form *form;
+	const struct odm_chat_format *format;
 	json_t *calls; /* entries of calls without a result, by the id that the client gave: {id: [entry ...]} */
 	json_t *latest; /* entries of the latest message with calls */
 	size_t n_results; /* results so far behind that message */
@@ -112,9 +112,9 @@ static const char *python_spelling(struct odm_slice v)
 }
 
 /* Makes the object whose values are the texts between the tags. */
-static json_t *values_of(const struct odm_chat_form *form, struct odm_slice args)
+static json_t *values_of(const struct odm_chat_format *format, struct odm_slice args)
 {
-	const bool python = form->n_calls > 0 && form->calls[0].values == ODM_VALUE_LINES;
+	const bool python = format->n_calls > 0 && format->calls[0].values == ODM_VALUE_LINES;
 	json_t *object = json_object();
 	struct odm_json_item m;
 
@@ -161,9 +161,9 @@ static int convert_object(struct build *b, json_t *function, struct odm_slice ar
 	json_t *value = object;
 	int rc = OD_OK;
 
-	if (b->form->echo == ODM_ECHO_VALUES)
-		value = values_of(b->form, args);
-	else if (b->form->echo == ODM_ECHO_GEMMA)
+	if (b->format->echo == ODM_ECHO_VALUES)
+		value = values_of(b->format, args);
+	else if (b->format->echo == ODM_ECHO_GEMMA)
 		value = gemma_of(b, args);
 	else
 		rc = add_source(b, object, args);
@@ -208,7 +208,7 @@ static int read_args(struct build *b, json_t *function)
 		json_object_del(function, "arguments");
 		return OD_OK;
 	}
-	if (given == NULL || json_is_object(given) || (json_is_string(given) && b->form->echo == ODM_ECHO_TEXT))
+	if (given == NULL || json_is_object(given) || (json_is_string(given) && b->format->echo == ODM_ECHO_TEXT))
 		return OD_OK;
 	if (!json_is_string(given))
 		return od_fail(b->err, OD_ERR_FORMAT, "%s.arguments: expected a string", b->where);
@@ -255,9 +255,9 @@ static json_t *make_id(const struct build *b, json_t *id, const char *name)
 {
 	char out[SHORT_ID_LEN + 1], number[32];
 
-	if (b->form->ids == ODM_IDS_COUNTED)
+	if (b->format->ids == ODM_IDS_COUNTED)
 		return odm_counted_id(name, b->n_calls);
-	if (b->form->ids == ODM_IDS_ANY || (id != NULL && is_short_id(json_string_value(id))))
+	if (b->format->ids == ODM_IDS_ANY || (id != NULL && is_short_id(json_string_value(id))))
 		return json_incref(id);
 	snprintf(number, sizeof(number), "%zu", b->n_calls);
 	shorten_id(out, id != NULL ? json_string_value(id) : number);
@@ -304,7 +304,7 @@ static const json_t *answered_call(struct build *b, const json_t *id)
 		json_is_string(id) ? od_json_getn(b->calls, json_string_value(id), json_string_length(id)) : NULL;
 	const json_t *entry = json_array_get(same, 0);
 
-	if (entry == NULL && (id == NULL || b->form->ids == ODM_IDS_COUNTED))
+	if (entry == NULL && (id == NULL || b->format->ids == ODM_IDS_COUNTED))
 		entry = json_array_get(b->latest, b->n_results);
 	else if (json_array_size(same) > 1)
 		json_array_remove(same, 0);
@@ -485,7 +485,7 @@ static void drop_empty(json_t *message)
 		json_object_del(message, "tool_calls");
 }
 
-/* Before there were tools, OpenAI's calls had this form. */
+/* Before there were tools, OpenAI's calls had this format. */
 static int read_function_call(struct build *b, json_t *message)
 {
 	json_t *call = json_object_get(message, "function_call");
@@ -512,14 +512,14 @@ static int read_assistant(struct build *b, json_t *message, size_t at)
 	if (rc != OD_OK || thought == NULL)
 		return rc;
 	rc = set(b, message, "reasoning_content", json_incref(thought));
-	if (rc == OD_OK && b->form->thought_field == ODM_THOUGHT_THINKING &&
+	if (rc == OD_OK && b->format->thought_field == ODM_THOUGHT_THINKING &&
 	    json_object_get(message, "thinking") == NULL)
 		rc = set(b, message, "thinking", json_incref(thought));
-	if (rc == OD_OK && b->form->thought_field == ODM_THOUGHT_REASONING &&
+	if (rc == OD_OK && b->format->thought_field == ODM_THOUGHT_REASONING &&
 	    json_object_get(message, "reasoning") == NULL)
 		rc = set(b, message, "reasoning", json_incref(thought));
 	/* Harmony's template takes only one of both beside a call, and writes either as a thought. */
-	if (rc == OD_OK && b->form->harmony && json_array_size(json_object_get(message, "tool_calls")) > 0)
+	if (rc == OD_OK && b->format->harmony && json_array_size(json_object_get(message, "tool_calls")) > 0)
 		rc = set(b, message, "content", json_string(""));
 	return rc;
 }
@@ -535,12 +535,12 @@ static int read_tool(struct build *b, json_t *message)
 	name = json_object_get(call, "name");
 	if (id != NULL && id != given)
 		rc = set(b, message, "tool_call_id", json_incref(id));
-	else if (id == NULL && given != NULL && b->form->ids == ODM_IDS_SHORT &&
+	else if (id == NULL && given != NULL && b->format->ids == ODM_IDS_SHORT &&
 		 !is_short_id(json_string_value(given))) {
 		shorten_id(shorter, json_string_value(given));
 		rc = set(b, message, "tool_call_id", json_string(shorter));
 	}
-	if (rc != OD_OK || name == NULL || b->form->name_is_role || json_object_get(message, "name") != NULL)
+	if (rc != OD_OK || name == NULL || b->format->name_is_role || json_object_get(message, "name") != NULL)
 		return rc;
 	return set(b, message, "name", json_incref(name));
 }
@@ -560,14 +560,14 @@ static int read_message(struct build *b, json_t *message, size_t at)
 		rc = read_tool(b, message);
 	else if (rc == OD_OK && strcmp(role, "function") == 0) /* role of results before there were tools */
 		rc = set(b, message, "role", json_string("tool")) == OD_OK ? read_tool(b, message) : OD_ERR_NOMEM;
-	else if (rc == OD_OK && strcmp(role, "developer") == 0 && !b->form->takes_developer)
+	else if (rc == OD_OK && strcmp(role, "developer") == 0 && !b->format->takes_developer)
 		rc = set(b, message, "role", json_string("system"));
 	return rc;
 }
 
 /* ---- Content as the template takes it ---- */
 
-static enum odm_content content_of(const struct odm_chat_form *form, const json_t *message)
+static enum odm_content content_of(const struct odm_chat_format *format, const json_t *message)
 {
 	static const char *const roles[ODM_ROLES] = {
 		[ODM_ROLE_SYSTEM] = "system",	    [ODM_ROLE_DEVELOPER] = "developer", [ODM_ROLE_USER] = "user",
@@ -577,7 +577,7 @@ static enum odm_content content_of(const struct odm_chat_form *form, const json_
 
 	for (size_t i = 0; i < ODM_ROLES; i++)
 		if (strcmp(roles[i], role) == 0)
-			return form->content[i];
+			return format->content[i];
 	return ODM_CONTENT_TEXT;
 }
 
@@ -611,18 +611,18 @@ static json_t *joined(const json_t *content)
 
 static int write_content(struct build *b, json_t *message)
 {
-	const enum odm_content takes = content_of(b->form, message);
+	const enum odm_content takes = content_of(b->format, message);
 	const bool calls = json_array_size(json_object_get(message, "tool_calls")) > 0;
 	const json_t *thought = json_object_get(message, "reasoning_content");
 	json_t *content = json_object_get(message, "content");
 	int rc = OD_OK;
 
-	if (json_is_null(content) && calls && b->form->no_text != ODM_NO_TEXT_EMPTY)
+	if (json_is_null(content) && calls && b->format->no_text != ODM_NO_TEXT_EMPTY)
 		return OD_OK;
 	if (json_string_length(content) == 0 && json_is_string(content) && calls &&
-	    b->form->no_text == ODM_NO_TEXT_NEVER)
+	    b->format->no_text == ODM_NO_TEXT_NEVER)
 		return set(b, message, "content", json_null());
-	if (b->form->thought_field != ODM_THOUGHT_PARTS)
+	if (b->format->thought_field != ODM_THOUGHT_PARTS)
 		thought = NULL;
 	if (json_is_null(content) ||
 	    (json_is_array(content) && (thought != NULL || takes == ODM_CONTENT_TEXT || takes == ODM_CONTENT_PART)))
@@ -633,9 +633,9 @@ static int write_content(struct build *b, json_t *message)
 	return rc;
 }
 
-int odm_context_arrange(struct odm_context *c, const struct odm_chat_form *form, unsigned needs, struct od_err *err)
+int odm_context_arrange(struct odm_context *c, const struct odm_chat_format *format, unsigned needs, struct od_err *err)
 {
-	struct build b = { .out = c, .form = form, .where = "messages", .err = err };
+	struct build b = { .out = c, .format = format, .where = "messages", .err = err };
 	json_t *message;
 	int rc = odm_order_apply(c, needs);
 	size_t i;
@@ -678,11 +678,11 @@ static int read_messages(struct build *b, const json_t *messages)
 	return rc;
 }
 
-int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form,
+int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_format *format,
 		      struct od_err *err)
 {
 	struct build b = { .out = out,
-			   .form = form,
+			   .format = format,
 			   .calls = json_object(),
 			   .latest = json_array(),
 			   .where = "messages",
@@ -698,7 +698,7 @@ int odm_context_build(struct odm_context *out, const json_t *messages, const str
 	if (rc == OD_OK && out->n_marks > 0)
 		qsort(out->marks, out->n_marks, sizeof(*out->marks), compare_marks);
 	if (rc == OD_OK)
-		rc = odm_context_arrange(out, form, form->needs, err);
+		rc = odm_context_arrange(out, format, format->needs, err);
 	if (rc != OD_OK)
 		odm_context_fini(out);
 	return rc;

@@ -1,10 +1,10 @@
-/* chat_messages.h - from the messages of a request (OpenAI's form) to what a chat template reads.
+/* chat_messages.h - from the messages of a request (OpenAI's format) to what a chat template reads.
  *
  * A message stays as it is but for what templates cannot read, or would write otherwise than the model wrote it:
- * - tool_calls[].function.arguments, the text of a JSON object, becomes what the template takes (chat_form.h, enum
+ * - tool_calls[].function.arguments, the text of a JSON object, becomes what the template takes (chat_format.h, enum
  *   odm_echo). So that the call is rendered byte for byte as the model wrote it, the arguments that answer.h gave must
  *   come back unchanged. As an object, its own text goes with it: odm_context_source(); tojson must write that text. As
- *   an object of values (XML forms), each value is a string, the text that the model wrote between the tags. As text,
+ *   an object of values (XML formats), each value is a string, the text that the model wrote between the tags. As text,
  *   it is that text. Arguments that a request gives as an object stay one, without a text.
  * - Content that is a list keeps its texts; of what is no text, part_text.h makes one. The list becomes one string,
  *   joined with line breaks, or a string a list, if the template does not read the other for this role. Content that is
@@ -24,7 +24,7 @@
 
 #include "common/base/status.h"
 #include "common/text/text_spans.h"
-#include "main-node/chat/chat_form.h"
+#include "main-node/chat/chat_format.h"
 
 #include <jansson.h>
 
@@ -49,10 +49,10 @@ struct odm_context {
 };
 
 /* An error names the field: OD_ERR_FORMAT (wrong type). *out is empty unless OD_OK. */
-OD_MUST_CHECK int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form,
-				    struct od_err *err);
+OD_MUST_CHECK int odm_context_build(struct odm_context *out, const json_t *messages,
+				    const struct odm_chat_format *format, struct od_err *err);
 /* Changes c for further needs (enum odm_need). */
-OD_MUST_CHECK int odm_context_arrange(struct odm_context *c, const struct odm_chat_form *form, unsigned needs,
+OD_MUST_CHECK int odm_context_arrange(struct odm_context *c, const struct odm_chat_format *format, unsigned needs,
 				      struct od_err *err);
 void odm_context_fini(struct odm_context *c);
 

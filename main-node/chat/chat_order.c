@@ -478,7 +478,7 @@ static void call_as_text(struct order *o)
 /* They are applied in this order: a message that becomes the user's is joined with others afterwards. */
 static const struct {
 	unsigned need;
-	void (*pass)(struct order *o);
+	void (*change)(struct order *o);
 	const char *refused, *done;
 } rows[] = {
 	{ ODM_NEED_SAID, said, "an assistant message without text", "it is left out" },
@@ -511,7 +511,7 @@ int odm_order_apply(struct odm_context *c, unsigned needs)
 			json_decref(o.out);
 			continue;
 		}
-		rows[i].pass(&o);
+		rows[i].change(&o);
 		failed = o.failed || o.out == NULL;
 		c->changed |= o.changed ? rows[i].need : 0;
 		c->messages = o.out;

@@ -1,7 +1,7 @@
 /* chat_order.h - messages in an order that a chat template takes. Templates refuse some (a system message that is not
  * first, two of a user, a tool's result), others lose texts without a word.
  *
- * What is done about each need (chat_form.h):
+ * What is done about each need (chat_format.h):
  * - ONE_SYSTEM: system texts in a row are one, joined with a blank line. ONE_USER, ONE_ASSISTANT likewise; thoughts and
  * calls too.
  * - SYSTEM_FIRST: a system message that is not first goes to the front as long as the assistant has said nothing. A

@@ -18,7 +18,7 @@
  *   H thought and call, I thought and text, P two calls.
  * - in front: the request has no tools. */
 struct probe {
-	struct odm_chat_form form; /* the best so far */
+	struct odm_chat_format format; /* the best so far */
 	const struct od_jinja *template;
 	const json_t *tokens;
 	char parts; /* the messages of this letter have two parts for content; 0: none have */
@@ -139,7 +139,7 @@ static json_t *some_tools(void)
 }
 
 /* The text, malloc'd; NULL: the template fails. */
-static char *render(const struct probe *p, const struct odm_chat_form *form, const json_t *messages, bool tools)
+static char *render(const struct probe *p, const struct odm_chat_format *format, const json_t *messages, bool tools)
 {
 	struct odm_context context;
 	struct od_jinja_opts opts = { .limits = { .operations = MAX_OPERATIONS },
@@ -148,7 +148,7 @@ static char *render(const struct probe *p, const struct odm_chat_form *form, con
 	json_t *vars = p->tokens != NULL ? json_copy((json_t *)p->tokens) : json_object();
 	char *text = NULL;
 	size_t len;
-	int rc = odm_context_build(&context, messages, form, NULL);
+	int rc = odm_context_build(&context, messages, format, NULL);
 
 	if (rc == OD_OK && json_object_set(vars, "messages", context.messages) == 0 &&
 	    json_object_set_new(vars, "tools", tools ? some_tools() : json_null()) == 0 &&
@@ -161,14 +161,14 @@ static char *render(const struct probe *p, const struct odm_chat_form *form, con
 	return text;
 }
 
-static char *render_letters(const struct probe *p, const struct odm_chat_form *form, const char *letters,
+static char *render_letters(const struct probe *p, const struct odm_chat_format *format, const char *letters,
 			    struct talk *t)
 {
 	const bool tools = letters[0] != '-';
 	char *text;
 
 	talk_init(t, letters + !tools, p->parts);
-	text = t->messages != NULL ? render(p, form, t->messages, tools) : NULL;
+	text = t->messages != NULL ? render(p, format, t->messages, tools) : NULL;
 	json_decref(t->messages);
 	t->messages = NULL;
 	return text;
@@ -203,11 +203,11 @@ static unsigned count_odd(const struct probe *p, const struct talk *t, const cha
 	return n;
 }
 
-static void add_score(struct probe_score *s, const struct probe *p, const struct odm_chat_form *form,
+static void add_score(struct probe_score *s, const struct probe *p, const struct odm_chat_format *format,
 		      const char *letters)
 {
 	struct talk t;
-	char *text = render_letters(p, form, letters, &t);
+	char *text = render_letters(p, format, letters, &t);
 
 	s->fails += text == NULL;
 	if (text == NULL)
@@ -219,12 +219,13 @@ static void add_score(struct probe_score *s, const struct probe *p, const struct
 	free(text);
 }
 
-static struct probe_score score_of(const struct probe *p, const struct odm_chat_form *form, const char *const *talks)
+static struct probe_score score_of(const struct probe *p, const struct odm_chat_format *format,
+				   const char *const *talks)
 {
 	struct probe_score s = { 0 };
 
 	for (; *talks != NULL; talks++)
-		add_score(&s, p, form, *talks);
+		add_score(&s, p, format, *talks);
 	return s;
 }
 
@@ -250,19 +251,19 @@ static void find_content(struct probe *p, enum odm_role role, char letter, const
 	while (talks[n] != NULL)
 		n++;
 	for (size_t i = 0; i < N(ways); i++) {
-		struct odm_chat_form form = p->form;
+		struct odm_chat_format format = p->format;
 		struct probe_score s, as_list;
 
-		form.content[role] = ways[i];
-		s = score_of(p, &form, talks);
+		format.content[role] = ways[i];
+		s = score_of(p, &format, talks);
 		p->parts = letter;
-		as_list = score_of(p, &form, talks);
+		as_list = score_of(p, &format, talks);
 		p->parts = 0;
 		s = (struct probe_score){ s.fails + as_list.fails, s.faults + as_list.faults, 0 };
 		if (!better(&s, &best, false))
 			continue;
 		best = s;
-		p->form.content[role] = best.fails < 2 * n ? ways[i] : ODM_CONTENT_TEXT;
+		p->format.content[role] = best.fails < 2 * n ? ways[i] : ODM_CONTENT_TEXT;
 	}
 }
 
@@ -272,49 +273,49 @@ static void find_calls(struct probe *p)
 	static const char *const talks[] = { "UCT",	"UHT",	 "UCTAU", "UHTAU", "UHTHT", "UBTA",
 					     "SUPTTIU", "-UCTA", "-UHT",  "C",	   NULL };
 	static const char *const empty[] = { "UET", "UETAU", "-UETA", NULL };
-	const enum odm_echo of_family = p->form.echo;
+	const enum odm_echo of_family = p->format.echo;
 	const enum odm_echo ways[] = { of_family == ODM_ECHO_OBJECT ? ODM_ECHO_TEXT : of_family, ODM_ECHO_OBJECT,
 				       ODM_ECHO_TEXT };
-	const bool counted = p->form.ids == ODM_IDS_COUNTED;
+	const bool counted = p->format.ids == ODM_IDS_COUNTED;
 	struct probe_score best = { .fails = ~0u }, given, never;
-	struct odm_chat_form form;
+	struct odm_chat_format format;
 
 	for (size_t i = 0; i < N(ways); i++)
 		for (int shape = 0; shape < 4; shape++) {
 			struct probe_score s;
 
-			form = p->form;
-			form.echo = ways[i];
-			form.no_text = shape % 2 == 0 ? ODM_NO_TEXT_EMPTY : ODM_NO_TEXT_GIVEN;
-			form.ids = shape < 2 ? (counted ? ODM_IDS_COUNTED : ODM_IDS_ANY) : ODM_IDS_SHORT;
-			s = score_of(p, &form, talks);
-			if (!better(&s, &best, form.no_text != p->form.no_text))
+			format = p->format;
+			format.echo = ways[i];
+			format.no_text = shape % 2 == 0 ? ODM_NO_TEXT_EMPTY : ODM_NO_TEXT_GIVEN;
+			format.ids = shape < 2 ? (counted ? ODM_IDS_COUNTED : ODM_IDS_ANY) : ODM_IDS_SHORT;
+			s = score_of(p, &format, talks);
+			if (!better(&s, &best, format.no_text != p->format.no_text))
 				continue;
 			best = s;
-			p->form = form;
+			p->format = format;
 		}
-	form = p->form;
-	form.no_text = ODM_NO_TEXT_NEVER;
-	given = score_of(p, &p->form, empty);
-	never = score_of(p, &form, empty);
-	if (p->form.no_text == ODM_NO_TEXT_GIVEN && better(&never, &given, false))
-		p->form = form;
+	format = p->format;
+	format.no_text = ODM_NO_TEXT_NEVER;
+	given = score_of(p, &p->format, empty);
+	never = score_of(p, &format, empty);
+	if (p->format.no_text == ODM_NO_TEXT_GIVEN && better(&never, &given, false))
+		p->format = format;
 }
 
 static void find_thoughts(struct probe *p)
 {
 	static const char *const talks[] = { "UHT", "UHTI", "UI", "UIU", "UHTIU", NULL };
-	struct probe_score best = score_of(p, &p->form, talks);
+	struct probe_score best = score_of(p, &p->format, talks);
 
 	for (int i = ODM_THOUGHT_ONLY + 1; i <= ODM_THOUGHT_PARTS; i++) {
-		struct odm_chat_form form = p->form;
+		struct odm_chat_format format = p->format;
 		struct probe_score s;
 
-		form.thought_field = i;
-		s = score_of(p, &form, talks);
+		format.thought_field = i;
+		s = score_of(p, &format, talks);
 		if (better(&s, &best, false)) {
 			best = s;
-			p->form = form;
+			p->format = format;
 		}
 	}
 }
@@ -338,11 +339,11 @@ static char *replaced(const char *text, const char *what, const char *with)
 
 /* Returns whether both conversations are rendered alike, except that the second has `with` where the first has
  * `what`. */
-static bool alike(const struct probe *p, const struct odm_chat_form *form, const char *a, const char *b,
+static bool alike(const struct probe *p, const struct odm_chat_format *format, const char *a, const char *b,
 		  const char *what, const char *with)
 {
 	struct talk t;
-	char *first = render_letters(p, form, a, &t), *second = render_letters(p, form, b, &t), *same = NULL;
+	char *first = render_letters(p, format, a, &t), *second = render_letters(p, format, b, &t), *same = NULL;
 	bool yes;
 
 	if (first != NULL)
@@ -356,11 +357,11 @@ static bool alike(const struct probe *p, const struct odm_chat_form *form, const
 
 static void find_name(struct probe *p)
 {
-	struct odm_chat_form form = p->form;
+	struct odm_chat_format format = p->format;
 
-	form.name_is_role = true; /* only N has a name, so only N can differ */
-	p->form.name_is_role =
-		alike(p, &form, "UCN", "UCT", "odnamed", "tool") && !alike(p, &form, "UCN", "UCT", "", "");
+	format.name_is_role = true; /* only N has a name, so only N can differ */
+	p->format.name_is_role =
+		alike(p, &format, "UCN", "UCT", "odnamed", "tool") && !alike(p, &format, "UCN", "UCT", "", "");
 }
 
 static void find_needs(struct probe *p)
@@ -387,13 +388,13 @@ static void find_needs(struct probe *p)
 	};
 
 	for (size_t i = 0; i < N(rows); i++) {
-		struct odm_chat_form form = p->form;
-		struct probe_score without = score_of(p, &form, rows[i].talks), with;
+		struct odm_chat_format format = p->format;
+		struct probe_score without = score_of(p, &format, rows[i].talks), with;
 
-		form.needs |= rows[i].need;
-		with = score_of(p, &form, rows[i].talks);
+		format.needs |= rows[i].need;
+		with = score_of(p, &format, rows[i].talks);
 		if (better(&with, &without, false))
-			p->form = form;
+			p->format = format;
 	}
 }
 
@@ -401,24 +402,24 @@ static void find_needs(struct probe *p)
 static void find_developer(struct probe *p)
 {
 	static const char *const talks[] = { "DU", "SDU", "DDU", "DUAU", NULL }, *const alone[] = { "DU", NULL };
-	struct odm_chat_form form = p->form;
-	struct probe_score with, without = score_of(p, &form, talks);
+	struct odm_chat_format format = p->format;
+	struct probe_score with, without = score_of(p, &format, talks);
 
-	form.takes_developer = true;
-	with = score_of(p, &form, talks);
-	if (better(&without, &with, false) || alike(p, &form, "ZU", "DU", "odunknown", "developer") ||
-	    alike(p, &form, "SU", "DU", "", ""))
+	format.takes_developer = true;
+	with = score_of(p, &format, talks);
+	if (better(&without, &with, false) || alike(p, &format, "ZU", "DU", "odunknown", "developer") ||
+	    alike(p, &format, "SU", "DU", "", ""))
 		return;
-	p->form = form;
+	p->format = format;
 	find_content(p, ODM_ROLE_DEVELOPER, 'D', alone);
 }
 
-void odm_chat_probe(struct odm_chat_form *form, const struct od_jinja *template, const json_t *tokens)
+void odm_chat_probe(struct odm_chat_format *format, const struct od_jinja *template, const json_t *tokens)
 {
 	static const char *const user[] = { "U", "UAU", NULL }, *const system[] = { "SU", "SUAU", NULL },
 				 *const assistant[] = { "UAU", "UA", NULL }, *const tool[] = { "UCT", "UCTAU", NULL };
 	struct probe p = {
-		.form = *form, .template = template, .tokens = tokens, .exact = form->echo == ODM_ECHO_OBJECT
+		.format = *format, .template = template, .tokens = tokens, .exact = format->echo == ODM_ECHO_OBJECT
 	};
 
 	find_content(&p, ODM_ROLE_USER, 'U', user);
@@ -430,5 +431,5 @@ void odm_chat_probe(struct odm_chat_form *form, const struct od_jinja *template,
 	find_name(&p);
 	find_needs(&p);
 	find_developer(&p);
-	*form = p.form;
+	*format = p.format;
 }

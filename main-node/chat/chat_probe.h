@@ -10,12 +10,12 @@
 #define ODM_CHAT_PROBE_H
 
 #include "common/text/jinja/jinja.h"
-#include "main-node/chat/chat_form.h"
+#include "main-node/chat/chat_format.h"
 
 #include <jansson.h>
 
-/* Sets what form says about how the template takes messages. form: chosen from the template's text. tokens: variables
- * that every rendering gets (bos_token ...); NULL: none. */
-void odm_chat_probe(struct odm_chat_form *form, const struct od_jinja *template, const json_t *tokens);
+/* Sets what format says about how the template takes messages. format: chosen from the template's text. tokens:
+ * variables that every rendering gets (bos_token ...); NULL: none. */
+void odm_chat_probe(struct odm_chat_format *format, const struct od_jinja *template, const json_t *tokens);
 
 #endif

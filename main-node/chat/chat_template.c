@@ -16,7 +16,7 @@
 struct template_source {
 	struct od_jinja *parsed; /* NULL: there is none */
 	char *text;
-	struct odm_chat_form form;
+	struct odm_chat_format format;
 };
 
 struct odm_chat_template {
@@ -195,11 +195,11 @@ static int read_tokenizer_config(struct odm_chat_template *t, const char *dir, s
 	return rc;
 }
 
-static void choose_form(const struct odm_chat_template *t, struct template_source *s)
+static void choose_format(const struct odm_chat_template *t, struct template_source *s)
 {
 	if (s->parsed != NULL) {
-		odm_chat_form_choose(&s->form, s->text, json_string_value(json_object_get(t->tokens, "eos_token")));
-		odm_chat_probe(&s->form, s->parsed, t->tokens);
+		odm_chat_format_choose(&s->format, s->text, json_string_value(json_object_get(t->tokens, "eos_token")));
+		odm_chat_probe(&s->format, s->parsed, t->tokens);
 	}
 }
 
@@ -234,8 +234,8 @@ int odm_chat_template_open(struct odm_chat_template **out, const char *dir, stru
 		odm_chat_template_close(t);
 		return rc;
 	}
-	choose_form(t, &t->plain);
-	choose_form(t, &t->with_tools);
+	choose_format(t, &t->plain);
+	choose_format(t, &t->with_tools);
 	*out = t;
 	return OD_OK;
 }
@@ -257,9 +257,9 @@ static const struct template_source *source_of(const struct odm_chat_template *t
 	return t->plain.parsed == NULL || (with_tools && t->with_tools.parsed != NULL) ? &t->with_tools : &t->plain;
 }
 
-const struct odm_chat_form *odm_chat_template_form(const struct odm_chat_template *t, bool with_tools)
+const struct odm_chat_format *odm_chat_template_format(const struct odm_chat_template *t, bool with_tools)
 {
-	return &source_of(t, with_tools)->form;
+	return &source_of(t, with_tools)->format;
 }
 
 static void add_control(void *controls, const char *text)
@@ -276,8 +276,8 @@ int odm_chat_template_controls(const struct odm_chat_template *t, bool with_tool
 	if (rc != OD_OK)
 		return rc;
 	add_control(*out, s->text);
-	odm_chat_form_marks(&s->form, true, add_control, *out);
-	odm_chat_form_ends(&s->form, add_control, *out);
+	odm_chat_format_marks(&s->format, true, add_control, *out);
+	odm_chat_format_ends(&s->format, add_control, *out);
 	return OD_OK;
 }
 
@@ -366,7 +366,7 @@ int odm_chat_template_render(const struct odm_chat_template *t, const json_t *va
 /* Renders messages as the template is known to take them; if it refuses these all the same, changes more of their
  * order, step by step: first each need alone, on top of what has changed something, then all, because what one changes
  * may call for another. An error is the first one's. */
-static int render_arranged(const struct odm_chat_template *t, const struct odm_chat_form *form, json_t *vars,
+static int render_arranged(const struct odm_chat_template *t, const struct odm_chat_format *format, json_t *vars,
 			   struct odm_context *context, struct od_text_spans *users, char **text, size_t *len,
 			   struct od_err *err)
 {
@@ -380,7 +380,7 @@ static int render_arranged(const struct odm_chat_template *t, const struct odm_c
 		const unsigned more = i < ODM_NEEDS ? 1u << i : (2u << (i - ODM_NEEDS)) - 1;
 
 		context->changed = 0;
-		if (odm_context_arrange(context, form, form->needs | changed | more, &again) != OD_OK)
+		if (odm_context_arrange(context, format, format->needs | changed | more, &again) != OD_OK)
 			return rc;
 		if (context->changed != 0 && json_object_set(vars, "messages", context->messages) == 0 &&
 		    odm_chat_template_render(t, vars, context, users, text, len, &again) == OD_OK)
@@ -395,15 +395,15 @@ static int render_arranged(const struct odm_chat_template *t, const struct odm_c
 int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars, struct od_text_spans *users,
 			     char **text, size_t *len, struct od_err *err)
 {
-	const struct odm_chat_form *form = odm_chat_template_form(t, od_json_has(vars, "tools"));
+	const struct odm_chat_format *format = odm_chat_template_format(t, od_json_has(vars, "tools"));
 	json_t *all = json_copy((json_t *)vars);
 	struct odm_context context;
-	int rc = odm_context_build(&context, json_object_get(vars, "messages"), form, err);
+	int rc = odm_context_build(&context, json_object_get(vars, "messages"), format, err);
 
 	*text = NULL;
 	*len = 0;
 	if (rc == OD_OK)
-		rc = render_arranged(t, form, all, &context, users, text, len, err);
+		rc = render_arranged(t, format, all, &context, users, text, len, err);
 	json_decref(all);
 	odm_context_fini(&context);
 	return rc;

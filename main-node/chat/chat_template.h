@@ -26,7 +26,7 @@ void odm_chat_template_close(struct odm_chat_template *t); /* NULL ok */
 
 /* Returns how answers are written, by the template for requests with or without tools: tokenizer_config.json may name
  * one of each. */
-const struct odm_chat_form *odm_chat_template_form(const struct odm_chat_template *t, bool with_tools);
+const struct odm_chat_format *odm_chat_template_format(const struct odm_chat_template *t, bool with_tools);
 
 /* The tokens that only the template writes, by the template for requests with or without tools: *out as od_controls_new
  * makes it. */

@@ -5,7 +5,7 @@
 #include "common/base/notify.h"
 #include "common/net/endpoint.h"
 #include "main-node/cluster/members_look.h"
-#include "main-node/cluster/want_place.h"
+#include "main-node/cluster/want_target.h"
 #include "main-node/predict/prediction_wants.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ struct odm_cluster {
 	/* Loop thread's own. */
 	struct odm_view view;
 	struct odm_groups groups;
-	struct odm_want_place place;
+	struct odm_want_target target;
 	uint32_t *named; /* [n_experts]: a WANT's experts */
 	uint32_t *slots; /* [OD_MAX_HOSTS]: of the view's workers */
 	uint32_t *index; /* [OD_MAX_HOSTS]: in the view, by member's id */
@@ -140,7 +140,7 @@ static void refresh_view(struct odm_cluster *c)
 
 static void send_want(struct odm_cluster *c, uint32_t index, const struct odm_want *w)
 {
-	const struct odm_want_lists *l = &c->place.list;
+	const struct odm_want_lists *l = &c->target.list;
 	Od__Want want = OD__WANT__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
@@ -178,7 +178,7 @@ static void find_workers(const struct odm_cluster *c, uint32_t *worker, size_t n
 
 static void send_wants(struct odm_cluster *c)
 {
-	struct odm_want *w = &c->place.want;
+	struct odm_want *w = &c->target.want;
 
 	refresh_view(c);
 	while (odm_predictions_take_want(c->predictions, w)) {
@@ -189,9 +189,9 @@ static void send_wants(struct odm_cluster *c)
 			continue;
 		find_workers(c, w->worker, w->n);
 		find_workers(c, w->worker_before, w->n_before);
-		odm_want_place(&c->place, &c->groups, c->slots);
+		odm_want_target_choose(&c->target, &c->groups, c->slots);
 		for (uint32_t i = 0; i < c->groups.n_workers; i++) {
-			if (odm_want_changed(&c->place, i) || (joined && odm_want_concerns(&c->place, i)))
+			if (odm_want_changed(&c->target, i) || (joined && odm_want_concerns(&c->target, i)))
 				send_want(c, i, w);
 		}
 		for (size_t i = 0; i < w->n; i++)
@@ -201,7 +201,7 @@ static void send_wants(struct odm_cluster *c)
 			continue;
 		/* The router spoke meanwhile: its CLOSEs may not have met these, and RUNs ask for what is needed. */
 		for (uint32_t i = 0; i < c->groups.n_workers; i++) {
-			if (odm_want_concerns(&c->place, i))
+			if (odm_want_concerns(&c->target, i))
 				send_close(c, c->view.worker[i].id, w->step, w->m);
 		}
 	}
@@ -409,7 +409,7 @@ void odm_cluster_close_unused(struct odm_cluster *c, uint64_t step, uint32_t m, 
 
 static int allocate(struct odm_cluster *c, struct od_err *err)
 {
-	int rc = odm_want_place_init(&c->place, c->o.config->n_experts, OD_MAX_HOSTS, err);
+	int rc = odm_want_target_init(&c->target, c->o.config->n_experts, OD_MAX_HOSTS, err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -547,7 +547,7 @@ void odm_cluster_close(struct odm_cluster *c)
 		close(c->changed_fd);
 	pthread_mutex_destroy(&c->lock);
 	free(c->view.worker);
-	odm_want_place_fini(&c->place);
+	odm_want_target_fini(&c->target);
 	free(c->named);
 	free(c->slots);
 	free(c->index);

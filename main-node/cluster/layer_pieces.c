@@ -14,10 +14,10 @@ int odm_pieces_init(struct odm_pieces *p, const struct od_config *cfg, size_t ma
 	p->chosen = calloc(cfg->n_experts, sizeof(*p->chosen));
 	p->end = calloc(cfg->n_experts, sizeof(*p->end));
 	p->next = calloc(cfg->n_experts, sizeof(*p->next));
-	p->place = calloc(cfg->n_experts, sizeof(*p->place));
+	p->worker_of = calloc(cfg->n_experts, sizeof(*p->worker_of));
 	p->scratch = calloc(ODM_DEAL_SCRATCH(cfg->n_experts, max_workers), sizeof(*p->scratch));
 	if (p->piece != NULL && p->order != NULL && p->chosen != NULL && p->end != NULL && p->next != NULL &&
-	    p->place != NULL && p->scratch != NULL)
+	    p->worker_of != NULL && p->scratch != NULL)
 		return OD_OK;
 	odm_pieces_fini(p);
 	return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", max_rows);
@@ -30,7 +30,7 @@ void odm_pieces_fini(struct odm_pieces *p)
 	free(p->chosen);
 	free(p->end);
 	free(p->next);
-	free(p->place);
+	free(p->worker_of);
 	free(p->scratch);
 	*p = (struct odm_pieces){ 0 };
 }
@@ -72,7 +72,7 @@ static void cut_one(struct odm_pieces *p, size_t i, uint32_t batch, uint64_t end
 		p->piece[p->n++] = (struct odm_piece){ .expert = p->chosen[i],
 						       .first = begin,
 						       .count = at - begin,
-						       .worker = p->place[i],
+						       .worker = p->worker_of[i],
 						       .batch = batch,
 						       .last = at == end };
 }
@@ -81,7 +81,7 @@ void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, const 
 		    uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t max_rows)
 {
 	group_by_expert(p, call);
-	odm_deal(g, call->step, call->m, p->chosen, p->n_chosen, keep, arg, p->place, p->scratch);
+	odm_deal(g, call->step, call->m, p->chosen, p->n_chosen, keep, arg, p->worker_of, p->scratch);
 	for (uint32_t batch = 0; (uint64_t)batch * max_rows < call->n_rows; batch++)
 		for (size_t i = 0; i < p->n_chosen; i++)
 			cut_one(p, i, batch, (batch + 1ull) * max_rows);

@@ -39,7 +39,7 @@ struct odm_pieces {
 	/* Scratch. */
 	uint32_t *end; /* [n_experts]: end of an expert's pairs */
 	uint32_t *next; /* [n_experts], by index in chosen: its first pair that is not cut yet */
-	uint32_t *place; /* [n_experts], by index in chosen: its worker */
+	uint32_t *worker_of; /* [n_experts], by index in chosen: its worker */
 	uint32_t *scratch; /* for odm_deal */
 };
 

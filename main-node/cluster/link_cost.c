@@ -321,26 +321,26 @@ static struct odm_link_excess compare(const struct odm_link_cost *c, const struc
 	return e;
 }
 
-/* A worker's part of a layer that n_workers share. */
-struct cost_part {
+/* A worker's share of a layer that n_workers share. */
+struct cost_share {
 	double n, pairs, rows; /* experts; pairs of expert and row; rows that these have */
 };
 
-static struct cost_part part_of(const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n_workers)
+static struct cost_share share_of(const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n_workers)
 {
 	const uint32_t asked = s->group_size > 0 ? s->group_size : s->top_k,
 		       size = asked < n_workers ? asked : n_workers;
 	const double all = (double)PROMPT_ROWS * s->top_k, pairs = all / n_workers, n = (s->top_k + size - 1) / size;
 
 	if (kind == ODM_DEAL_FEW)
-		return (struct cost_part){ n, n, 1 };
-	return (struct cost_part){ (s->n_experts < all ? s->n_experts : all) / n_workers, pairs,
-				   pairs < PROMPT_ROWS ? pairs : PROMPT_ROWS };
+		return (struct cost_share){ n, n, 1 };
+	return (struct cost_share){ (s->n_experts < all ? s->n_experts : all) / n_workers, pairs,
+				    pairs < PROMPT_ROWS ? pairs : PROMPT_ROWS };
 }
 
 /* When a worker is through with it. */
 static double finish(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e,
-		     enum odm_deal_kind kind, const struct cost_part *p)
+		     enum odm_deal_kind kind, const struct cost_share *p)
 {
 	const double work = guess(s, p->n, p->pairs), slower = e->work[kind] * work;
 
@@ -353,10 +353,10 @@ static double finish(const struct odm_layer_shape *s, const struct quickest *q, 
 static void sort(const struct odm_layer_shape *s, const struct quickest *q, struct odm_link_excess *e, uint32_t n,
 		 enum odm_deal_kind kind)
 {
-	const struct cost_part part = part_of(s, kind, n);
+	const struct cost_share share = share_of(s, kind, n);
 
 	for (uint32_t i = 0; i < n; i++)
-		e[i].key = finish(s, q, &e[i], kind, &part);
+		e[i].key = finish(s, q, &e[i], kind, &share);
 	for (uint32_t i = 1; i < n; i++) { /* nearly all are equal */
 		const struct odm_link_excess one = e[i];
 		uint32_t at = i;
@@ -371,11 +371,11 @@ static void sort(const struct odm_layer_shape *s, const struct quickest *q, stru
 static double end_of(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e,
 		     uint32_t n, enum odm_deal_kind kind)
 {
-	const struct cost_part part = part_of(s, kind, n);
+	const struct cost_share share = share_of(s, kind, n);
 	double end = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		const double ns = finish(s, q, &e[i], kind, &part);
+		const double ns = finish(s, q, &e[i], kind, &share);
 
 		end = ns > end ? ns : end;
 	}
@@ -406,15 +406,15 @@ static uint32_t worth(const struct odm_layer_shape *s, const struct quickest *q,
 static void try_again(const struct odm_layer_shape *s, struct odm_link_cost *c, enum odm_deal_kind kind,
 		      const struct quickest *q, uint32_t n_workers, uint64_t now)
 {
-	const struct cost_part part = part_of(s, kind, n_workers);
+	const struct cost_share share = share_of(s, kind, n_workers);
 	const double most = ALMOST * q->work[kind] * SLOW,
-		     most_ns = q->work[kind] + ALMOST * SLOW_NS / guess(s, part.n, part.pairs);
+		     most_ns = q->work[kind] + ALMOST * SLOW_NS / guess(s, share.n, share.pairs);
 
 	if (c->passed[kind] && now >= c->again_ns[kind] && c->work[kind] > most && c->work[kind] > most_ns)
 		c->work[kind] = most > most_ns ? most : most_ns;
 }
 
-static void pass(struct odm_link_cost *c, enum odm_deal_kind kind, uint64_t now)
+static void advance(struct odm_link_cost *c, enum odm_deal_kind kind, uint64_t now)
 {
 	const uint64_t wait = TRY_AGAIN_NS << c->strikes[kind];
 
@@ -426,10 +426,10 @@ static void pass(struct odm_link_cost *c, enum odm_deal_kind kind, uint64_t now)
 	c->passed[kind] = true;
 }
 
-static void pass_all(struct odm_link_cost *c, uint64_t now)
+static void advance_all(struct odm_link_cost *c, uint64_t now)
 {
-	pass(c, ODM_DEAL_FEW, now);
-	pass(c, ODM_DEAL_MANY, now);
+	advance(c, ODM_DEAL_FEW, now);
+	advance(c, ODM_DEAL_MANY, now);
 	c->good = 0;
 }
 
@@ -441,7 +441,7 @@ void odm_link_cost_late(struct odm_link_cost *c, const struct odm_layer_shape *s
 		c->n_work[kind] = enough_work[kind];
 	}
 	c->slow_work = took_ns > 0;
-	pass_all(c, now);
+	advance_all(c, now);
 }
 
 /* One that is out comes back when it has been worth it for a while. */
@@ -455,13 +455,13 @@ static bool decide(struct odm_link_cost *c, bool few, bool many, bool needed, ui
 		c->good++;
 	c->fresh = false;
 	if (!few && !was[ODM_DEAL_FEW]) {
-		pass_all(c, now);
+		advance_all(c, now);
 	} else if (few && was[ODM_DEAL_FEW] && (c->good >= GOOD_ENOUGH || needed)) {
 		c->passed[ODM_DEAL_FEW] = false;
 		c->returned_ns = now;
 	}
 	if (!many && !was[ODM_DEAL_MANY] && !c->passed[ODM_DEAL_FEW])
-		pass(c, ODM_DEAL_MANY, now);
+		advance(c, ODM_DEAL_MANY, now);
 	c->passed[ODM_DEAL_MANY] = c->passed[ODM_DEAL_FEW] || !many;
 	return c->passed[ODM_DEAL_FEW] != was[ODM_DEAL_FEW] || c->passed[ODM_DEAL_MANY] != was[ODM_DEAL_MANY];
 }

@@ -1,4 +1,4 @@
-/* link_cost.h - what a worker's part of a layer costs, and which workers a layer is quicker without.
+/* link_cost.h - what a worker's share of a layer costs, and which workers a layer is quicker without.
  *
  * A worker that holds experts can still make every layer end later: its link is slow, loses packets, or it computes
  * slowly. Three estimates are kept for each worker: the round trip (heartbeats), the time of a byte (probes: a padded

@@ -65,7 +65,7 @@ int odm_recovery_timeout_ms(const struct odm_recovery *r)
 static uint32_t candidate(struct odm_recovery *r, struct odm_piece *p)
 {
 	const struct odm_groups *g = &r->net->groups;
-	uint32_t group = odm_group_of_layer(g, r->call->step, r->call->m), place = 0;
+	uint32_t group = odm_group_of_layer(g, r->call->step, r->call->m), position = 0;
 
 	for (uint32_t i = 0; i < 2 * g->n_groups; i++) {
 		uint32_t at = (group + i) % g->n_groups, size = odm_group_size(g, at);
@@ -73,14 +73,16 @@ static uint32_t candidate(struct odm_recovery *r, struct odm_piece *p)
 		for (uint32_t j = 0; j < size; j++) {
 			uint32_t w = odm_group_worker(g, at, (p->expert + j) % size);
 
-			if (place++ < p->n_passed || odm_worker_has(g, w, r->call->m, p->expert) != (i < g->n_groups) ||
+			if (position++ < p->n_passed ||
+			    odm_worker_has(g, w, r->call->m, p->expert) != (i < g->n_groups) ||
 			    r->net->link[w].watch.late || !odm_links_alive(r->net, w))
 				continue;
-			p->n_passed = place;
+			p->n_passed = position;
 			return w;
 		}
 	}
-	p->n_passed = place > p->n_passed ? place : p->n_passed; /* workers that last_resort has passed stay passed */
+	p->n_passed =
+		position > p->n_passed ? position : p->n_passed; /* workers that last_resort has passed stay passed */
 	return ODM_NOBODY;
 }
 

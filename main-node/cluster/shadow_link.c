@@ -212,9 +212,9 @@ static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct o
 	open->shared_tokens = p->shared_tokens;
 }
 
-/* The place of a part's sequence, a new one if it has none. What the prompt has before the first step was there
+/* The slot of a part's sequence, a new one if it has none. What the prompt has before the first step was there
  * already: its rows are in no step. */
-static struct odm_told *take_place(struct odm_shadow_link *s, const struct odm_step *step, const struct odm_part *p)
+static struct odm_told *take_slot(struct odm_shadow_link *s, const struct odm_step *step, const struct odm_part *p)
 {
 	const struct od_row *row = &step->rows[p->first];
 	struct odm_told *t = find(s, p->sequence);
@@ -355,7 +355,7 @@ static void note_part(struct odm_shadow_link *s, const struct odm_step *step, si
 {
 	const struct odm_part *p = &step->part[part];
 	const struct od_row *row = &step->rows[p->first];
-	struct odm_told *t = take_place(s, step, p);
+	struct odm_told *t = take_slot(s, step, p);
 
 	for (size_t i = 0; i < p->n; i++)
 		tokens_of(s, t)[row->position + i] = row[i].token;

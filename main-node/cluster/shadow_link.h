@@ -36,7 +36,7 @@ struct odm_told_bias {
 
 /* A sequence that was announced to the shadow, or would be if there were a shadow. */
 struct odm_told {
-	uint64_t sequence; /* 0: a free place */
+	uint64_t sequence; /* 0: a free slot */
 	bool opened; /* SEQ_OPEN was sent to this shadow */
 	bool fresh; /* no STEP was sent since, so the shadow has no token to continue with */
 	bool corrected; /* rows of its last step were undone, so the shadow's next token is wrong */

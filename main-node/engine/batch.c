@@ -624,7 +624,7 @@ static int prefill_layers(struct odm_engine *e, bool others, bool *done, struct 
 	return rc;
 }
 
-static void prefill_part(struct odm_engine *e, bool others)
+static void prefill_some(struct odm_engine *e, bool others)
 {
 	struct odm_batch *b = &e->batch;
 	struct odm_pass *p = &b->prefill;
@@ -677,7 +677,7 @@ bool odm_batch_work(struct odm_engine *e)
 	if (decode)
 		decode_step(e);
 	if (b->prefill.open || any(b, ODM_IN_PREFILL))
-		prefill_part(e, decode);
+		prefill_some(e, decode);
 	else if (restore && !decode)
 		odm_reuse_wait(&e->model->reuse);
 	odm_engine_report_make(e, b->first == NULL);

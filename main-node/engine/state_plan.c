@@ -12,8 +12,8 @@
 
 /* the prefix cache, when it is not said how large; and at most a part of what is free */
 #define AUTO_CACHE_BYTES (1ull << 30)
-#define AUTO_CACHE_PART 4
-#define AUTO_CTX_PART 2
+#define AUTO_CACHE_DIVISOR 4
+#define AUTO_CTX_DIVISOR 2
 #define MIB (1ull << 20)
 
 /* Memory of main itself, without sequences' pages. */
@@ -78,7 +78,7 @@ static uint64_t auto_items(const struct od_split *s, uint64_t pages, uint64_t co
 
 		if (each > 0)
 			most = min_u64(most,
-				       min_u64((s->card[i].free - need) / AUTO_CACHE_PART, AUTO_CACHE_BYTES) / each);
+				       min_u64((s->card[i].free - need) / AUTO_CACHE_DIVISOR, AUTO_CACHE_BYTES) / each);
 	}
 	return most != UINT64_MAX ? most : 0;
 }
@@ -136,7 +136,7 @@ static uint64_t auto_pages(const struct odm_model *m, uint64_t wanted, uint64_t 
 {
 	const uint64_t few = min_u64(od_state_pages(od_config_least_ctx(m->config)) * m->opts.parallel, most);
 
-	return min_u64(wanted, few + (most - few) / AUTO_CTX_PART);
+	return min_u64(wanted, few + (most - few) / AUTO_CTX_DIVISOR);
 }
 
 /* Pages of sequences' state: for `parallel` contexts, or as many as fit beside so many pages and copies of other
@@ -147,7 +147,7 @@ static int choose_pages(struct odm_model *m, struct od_split *s, uint64_t cache,
 	const uint64_t one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_state_plan_page_bytes(m);
 	uint64_t pages = one * o->parallel, least = m->auto_ctx ? od_state_pages(od_config_least_ctx(m->config)) : one,
 		 most;
-	char a[32], b[32], place[64], cards[OD_SPLIT_TEXT_BYTES];
+	char a[32], b[32], memory[64], cards[OD_SPLIT_TEXT_BYTES];
 
 	if (m->auto_ctx && m->any_ctx)
 		least = 1;
@@ -173,7 +173,7 @@ static int choose_pages(struct odm_model *m, struct od_split *s, uint64_t cache,
 		return OD_OK;
 	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available (%s)%s", od_pack_dir(m->pack),
 		       od_format_bytes(od_split_need(s, s->n_cards, m->n_pages + cache, copies), a, sizeof(a)),
-		       od_device_memory_place(m->device, place, sizeof(place)),
+		       od_device_memory_name(m->device, memory, sizeof(memory)),
 		       od_format_bytes(od_device_free_bytes(m->device), b, sizeof(b)), memory_advice(m),
 		       od_split_text(s, m->device, m->n_pages + cache, copies, cards, sizeof(cards)));
 }

@@ -16,11 +16,11 @@ size_t odm_predictions_draft(struct odm_predictions *p, uint64_t sequence, uint3
 
 	pthread_mutex_lock(&p->lock);
 	q = find_sequence(p, sequence);
-	if (is_ahead(q, position) && p->ahead[place_of(p, q, position)].token == token) {
+	if (is_ahead(q, position) && p->ahead[cell_of(p, q, position)].token == token) {
 		/* Nothing is kept behind a stand-in. */
 		for (; n < max && is_ahead(q, ++position); n++) {
-			out[n] = p->ahead[place_of(p, q, position)].token;
-			margin[n] = p->ahead[place_of(p, q, position)].margin;
+			out[n] = p->ahead[cell_of(p, q, position)].token;
+			margin[n] = p->ahead[cell_of(p, q, position)].margin;
 		}
 	}
 	pthread_mutex_unlock(&p->lock);
@@ -54,7 +54,7 @@ void odm_predictions_union(struct odm_predictions *p, uint64_t sequence, uint32_
 		begin_round(p);
 		for (size_t i = 0; i < n; i++) {
 			const uint32_t at = position + (uint32_t)i;
-			const struct row_prediction *r = is_ahead(q, at) ? row_of(p, m, place_of(p, q, at)) : NULL;
+			const struct row_prediction *r = is_ahead(q, at) ? row_of(p, m, cell_of(p, q, at)) : NULL;
 
 			sum += r != NULL && r->predicted.n > 0 ? new_experts(p, r) : p->o.top_k;
 			experts[i] += sum;

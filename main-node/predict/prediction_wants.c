@@ -49,18 +49,18 @@ static void put(struct odm_predictions *p, struct odm_want *w, uint16_t expert)
 	w->expert[w->n++] = expert;
 }
 
-/* Lists the place of a sequence's i-th row in a step. */
-static void list_row(struct odm_predictions *p, uint32_t i, uint32_t place)
+/* Lists the cell of a sequence's i-th row in a step. */
+static void list_row(struct odm_predictions *p, uint32_t i, uint32_t cell)
 {
-	p->place[i * p->o.max_sequences + p->n_place[i]++] = place;
+	p->cell[i * p->o.max_sequences + p->n_listed[i]++] = cell;
 }
 
 static void list_rows(struct odm_predictions *p, const struct step_slot *s)
 {
 	for (uint32_t row = 0, i = 0; row < s->n_rows; row++) {
 		i = row > 0 && s->row[row].sequence == s->row[row - 1].sequence ? i + 1 : 0;
-		if (s->row[row].place != NO_PLACE)
-			list_row(p, i, s->row[row].place);
+		if (s->row[row].cell != NO_CELL)
+			list_row(p, i, s->row[row].cell);
 	}
 }
 
@@ -75,7 +75,7 @@ static void list_ahead(struct odm_predictions *p)
 		if (q == NULL || q->part[number_of(p, s)].first_row != row)
 			continue;
 		for (uint32_t at = q->end, end = wanted_end(p, q); at < end; at++)
-			list_row(p, at - q->end, place_of(p, q, at));
+			list_row(p, at - q->end, cell_of(p, q, at));
 	}
 }
 
@@ -83,22 +83,22 @@ static void list_ahead(struct odm_predictions *p)
 static void put_predicted(struct odm_predictions *p, struct odm_want *w, uint32_t i)
 {
 	const struct od_wanted *all = wanted_of(p, w->m, 0);
-	const uint32_t *place = p->place + (size_t)i * p->o.max_sequences;
+	const uint32_t *cell = p->cell + (size_t)i * p->o.max_sequences;
 
 	for (size_t rank = 0; rank < p->o.top_k; rank++)
-		for (uint32_t r = 0; r < p->n_place[i]; r++)
-			if (rank < all[place[r]].n_predicted)
-				put(p, w, all[place[r]].expert[rank]);
+		for (uint32_t r = 0; r < p->n_listed[i]; r++)
+			if (rank < all[cell[r]].n_predicted)
+				put(p, w, all[cell[r]].expert[rank]);
 }
 
 static void put_hedges(struct odm_predictions *p, struct odm_want *w, uint32_t i)
 {
 	const struct od_wanted *all = wanted_of(p, w->m, 0);
-	const uint32_t *place = p->place + (size_t)i * p->o.max_sequences;
+	const uint32_t *cell = p->cell + (size_t)i * p->o.max_sequences;
 
 	for (size_t rank = 0; rank < OD_MAX_HEDGES; rank++)
-		for (uint32_t r = 0; r < p->n_place[i]; r++) {
-			const struct od_wanted *x = &all[place[r]];
+		for (uint32_t r = 0; r < p->n_listed[i]; r++) {
+			const struct od_wanted *x = &all[cell[r]];
 
 			if (x->n_predicted + rank < x->n)
 				put(p, w, x->expert[x->n_predicted + rank]);
@@ -109,7 +109,7 @@ static void put_hedges(struct odm_predictions *p, struct odm_want *w, uint32_t i
  * that the first rows need comes first, then what the second ones need, and so on; hedges last. */
 static void collect(struct odm_predictions *p, const struct step_slot *s, struct odm_want *w)
 {
-	memset(p->n_place, 0, most_rows(p) * sizeof(*p->n_place));
+	memset(p->n_listed, 0, most_rows(p) * sizeof(*p->n_listed));
 	if (s->begun)
 		list_rows(p, s);
 	else

@@ -25,10 +25,10 @@ static int allocate(struct odm_predictions *p, struct od_err *err)
 	const size_t rows = p->o.max_rows, layers = p->o.n_moe, experts = p->o.n_experts;
 
 	p->n_ring = 2 * most_rows(p); /* rows of the current step, and as many ahead */
-	p->n_places = (size_t)p->o.max_sequences * p->n_ring;
-	p->ahead = calloc(p->n_places, sizeof(*p->ahead));
-	p->row = calloc(layers * p->n_places, sizeof(*p->row));
-	p->wanted = calloc(layers * p->n_places, sizeof(*p->wanted));
+	p->n_cells = (size_t)p->o.max_sequences * p->n_ring;
+	p->ahead = calloc(p->n_cells, sizeof(*p->ahead));
+	p->row = calloc(layers * p->n_cells, sizeof(*p->row));
+	p->wanted = calloc(layers * p->n_cells, sizeof(*p->wanted));
 	p->step_row = calloc(KEPT * rows, sizeof(*p->step_row));
 	p->entry = calloc(SLOTS * layers, sizeof(*p->entry));
 	p->used = calloc(KEPT * layers * rows * p->o.top_k, sizeof(*p->used));
@@ -37,12 +37,12 @@ static int allocate(struct odm_predictions *p, struct od_err *err)
 	p->sent = calloc(SLOTS * layers * experts, sizeof(*p->sent));
 	p->mark = calloc(SLOTS * layers * experts, sizeof(*p->mark));
 	p->required = calloc(layers * experts, sizeof(*p->required));
-	p->place = calloc((size_t)most_rows(p) * p->o.max_sequences, sizeof(*p->place));
-	p->n_place = calloc(most_rows(p), sizeof(*p->n_place));
+	p->cell = calloc((size_t)most_rows(p) * p->o.max_sequences, sizeof(*p->cell));
+	p->n_listed = calloc(most_rows(p), sizeof(*p->n_listed));
 	p->stamp = calloc(experts, sizeof(*p->stamp));
 	if (p->ahead == NULL || p->row == NULL || p->wanted == NULL || p->step_row == NULL || p->entry == NULL ||
 	    p->used == NULL || p->score == NULL || p->where == NULL || p->sent == NULL || p->mark == NULL ||
-	    p->required == NULL || p->place == NULL || p->n_place == NULL || p->stamp == NULL)
+	    p->required == NULL || p->cell == NULL || p->n_listed == NULL || p->stamp == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictions of %u rows and %u layers", p->o.max_rows, p->o.n_moe);
 	for (size_t i = 0; i < KEPT; i++)
 		p->slot[i].row = p->step_row + i * rows;
@@ -93,8 +93,8 @@ void odm_predictions_free(struct odm_predictions *p)
 	free(p->sent);
 	free(p->mark);
 	free(p->required);
-	free(p->place);
-	free(p->n_place);
+	free(p->cell);
+	free(p->n_listed);
 	free(p->stamp);
 	free(p);
 }
@@ -136,13 +136,13 @@ static bool assumes(const struct step_row *row, int32_t token)
 	return row->token < 0 || row->token == token;
 }
 
-static bool counts(const struct sequence *q, const struct part *part)
+static bool counts(const struct sequence *q, const struct predict_part *part)
 {
 	return part->serial >= q->counted_from;
 }
 
 /* Counts the lead of the part's first prediction. */
-static void note_first(const struct step_slot *s, struct sequence *q, struct part *part)
+static void note_first(const struct step_slot *s, struct sequence *q, struct predict_part *part)
 {
 	if (part->first_known || part->first_ns == 0 || !counts(q, part))
 		return;
@@ -150,7 +150,7 @@ static void note_first(const struct step_slot *s, struct sequence *q, struct par
 	odm_tally_first(&q->tally, (int64_t)(part->first_ns - s->begun_ns));
 }
 
-static void note_kept(const struct step_slot *s, struct sequence *q, struct part *part, uint32_t m)
+static void note_kept(const struct step_slot *s, struct sequence *q, struct predict_part *part, uint32_t m)
 {
 	if (part->first_ns == 0)
 		part->first_ns = od_now_ns();
@@ -174,7 +174,7 @@ static void count(struct odm_predictions *p, struct sequence *q, uint32_t m, uin
 }
 
 /* Rows of a draft, those of a part after its first, are counted when main has kept them. */
-static bool is_certain(const struct odm_predictions *p, const struct part *part, uint32_t row)
+static bool is_certain(const struct odm_predictions *p, const struct predict_part *part, uint32_t row)
 {
 	return row == part->first_row || part->serial != p->serial;
 }
@@ -186,8 +186,8 @@ static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
 }
 
 /* A prediction after the router chose: counted as late, once, if there was none before. */
-static void add_late(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part,
-		     uint32_t row, const struct od_prediction *pred)
+static void add_late(struct odm_predictions *p, const struct step_slot *s, struct sequence *q,
+		     struct predict_part *part, uint32_t row, const struct od_prediction *pred)
 {
 	const uint32_t k = p->o.top_k;
 	struct score *x = score_of(p, s, pred->m, row);
@@ -196,7 +196,7 @@ static void add_late(struct odm_predictions *p, const struct step_slot *s, struc
 	if (pred->stand_in || (x->what & (IN_TIME | LATE)) != 0)
 		return;
 	if (!entry_of(p, s, pred->m)->learnt) { /* predictions that were in time are not in the score yet */
-		const struct row_prediction *r = row_of(p, pred->m, s->row[row].place);
+		const struct row_prediction *r = row_of(p, pred->m, s->row[row].cell);
 
 		if (part->serial != p->serial || (r->predicted.n > 0 && !r->stand_in))
 			return;
@@ -231,10 +231,10 @@ static bool add_in_time(struct odm_predictions *p, struct row_prediction *r, str
 }
 
 /* Adds a prediction for a row of a step that has begun. */
-static bool add_to_row(struct odm_predictions *p, struct step_slot *s, struct sequence *q, struct part *part,
+static bool add_to_row(struct odm_predictions *p, struct step_slot *s, struct sequence *q, struct predict_part *part,
 		       const struct od_prediction *pred)
 {
-	const uint32_t row = part->first_row + (pred->position - part->begin), place = s->row[row].place;
+	const uint32_t row = part->first_row + (pred->position - part->begin), cell = s->row[row].cell;
 	struct entry *e = entry_of(p, s, pred->m);
 
 	if (!assumes(&s->row[row], pred->token))
@@ -247,7 +247,7 @@ static bool add_to_row(struct odm_predictions *p, struct step_slot *s, struct se
 		return false;
 	if (!pred->stand_in)
 		note_kept(s, q, part, pred->m);
-	if (!add_in_time(p, row_of(p, pred->m, place), wanted_of(p, pred->m, place), pred))
+	if (!add_in_time(p, row_of(p, pred->m, cell), wanted_of(p, pred->m, cell), pred))
 		return false;
 	set_dirty(p, e, true);
 	return true;
@@ -262,21 +262,21 @@ static bool void_ahead(struct odm_predictions *p, const struct step_slot *s, str
 	bool any = false;
 
 	for (uint32_t at = from; at < q->top; at++) {
-		const uint32_t place = place_of(p, q, at);
+		const uint32_t cell = cell_of(p, q, at);
 
 		for (uint32_t m = 0; m < p->o.n_moe; m++) {
-			struct row_prediction *r = row_of(p, m, place);
+			struct row_prediction *r = row_of(p, m, cell);
 
 			if (r->predicted.n == 0)
 				continue;
 			++*why;
-			void_row(p, r, wanted_of(p, m, place));
+			void_row(p, r, wanted_of(p, m, cell));
 			if (s == NULL || at >= wanted)
 				continue;
 			set_dirty(p, entry_of(p, s, m), true);
 			any = true;
 		}
-		p->ahead[place] = (struct ahead){ 0 };
+		p->ahead[cell] = (struct ahead){ 0 };
 	}
 	q->top = from < q->top ? from : q->top;
 	return any;
@@ -289,7 +289,7 @@ static bool may_add_ahead(const struct odm_predictions *p, const struct sequence
 {
 	if (pred->position < q->end || pred->position >= q->limit)
 		return false;
-	return pred->position == q->end || (!pred->stand_in && p->ahead[place_of(p, q, pred->position - 1)].shadow);
+	return pred->position == q->end || (!pred->stand_in && p->ahead[cell_of(p, q, pred->position - 1)].shadow);
 }
 
 /* The step's WANTs should follow where there are predictions for positions [from, to). True: there are. */
@@ -300,7 +300,7 @@ static bool set_dirty_range(struct odm_predictions *p, const struct step_slot *s
 
 	for (uint32_t at = from; at < to && at < q->top; at++)
 		for (uint32_t m = 0; m < p->o.n_moe; m++)
-			if (row_of(p, m, place_of(p, q, at))->predicted.n > 0) {
+			if (row_of(p, m, cell_of(p, q, at))->predicted.n > 0) {
 				set_dirty(p, entry_of(p, s, m), true);
 				any = true;
 			}
@@ -324,8 +324,8 @@ static void set_ahead(const struct sequence *q, struct ahead *a, const struct od
 static bool add_ahead(struct odm_predictions *p, struct sequence *q, const struct od_prediction *pred)
 {
 	struct step_slot *s = slot_at(p, p->serial + 1);
-	const uint32_t place = place_of(p, q, pred->position);
-	struct ahead *a = &p->ahead[place];
+	const uint32_t cell = cell_of(p, q, pred->position);
+	struct ahead *a = &p->ahead[cell];
 	bool want = false, changed;
 	uint32_t before, after; /* where wanted rows end */
 
@@ -342,7 +342,7 @@ static bool add_ahead(struct odm_predictions *p, struct sequence *q, const struc
 		set_ahead(q, a, pred);
 	if (q->top == pred->position)
 		q->top++;
-	changed = add_in_time(p, row_of(p, pred->m, place), wanted_of(p, pred->m, place), pred);
+	changed = add_in_time(p, row_of(p, pred->m, cell), wanted_of(p, pred->m, cell), pred);
 	after = wanted_end(p, q);
 	if (changed && pred->position < after) {
 		set_dirty(p, entry_of(p, s, pred->m), true);
@@ -362,7 +362,7 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 		return false;
 	for (uint64_t back = 0; back < KEPT - 1 && back < p->serial; back++) {
 		struct step_slot *s = slot_at(p, p->serial - back);
-		struct part *part = &q->part[number_of(p, s)];
+		struct predict_part *part = &q->part[number_of(p, s)];
 
 		if (part->serial != p->serial - back)
 			continue;
@@ -483,35 +483,36 @@ static void count_kept(struct odm_predictions *p, const struct step_slot *s, str
 			count(p, q, m, s->row[i].position, score_of(p, s, m, i));
 }
 
-/* Counts what is left of the step, and empties the places of its rows. */
+/* Counts what is left of the step, and empties the cells of its rows. */
 static void leave_rows(struct odm_predictions *p, struct step_slot *s)
 {
 	for (uint32_t i = 0; i < s->n_rows; i++) {
-		const uint32_t place = s->row[i].place;
+		const uint32_t cell = s->row[i].cell;
 		struct sequence *q = sequence_of(p, &s->row[i]);
-		const struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
+		const struct predict_part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
 
 		if (part != NULL && part->first_row == i && counts(q, part))
 			count_kept(p, s, q, i + 1, part->n - 1);
-		if (place != NO_PLACE)
+		if (cell != NO_CELL)
 			for (uint32_t m = 0; m < p->o.n_moe; m++)
 				if (!entry_of(p, s, m)->learnt) /* the step was aborted */
-					void_row(p, row_of(p, m, place), wanted_of(p, m, place));
+					void_row(p, row_of(p, m, cell), wanted_of(p, m, cell));
 	}
 }
 
 /* Keeps those predictions made ahead for the row that assumed its token. */
-static void keep_fitting(struct odm_predictions *p, const struct step_row *row, struct sequence *q, struct part *part)
+static void keep_fitting(struct odm_predictions *p, const struct step_row *row, struct sequence *q,
+			 struct predict_part *part)
 {
-	struct ahead *a = &p->ahead[row->place];
+	struct ahead *a = &p->ahead[row->cell];
 	bool any = false;
 
 	for (uint32_t m = 0; m < p->o.n_moe; m++) {
-		struct row_prediction *r = row_of(p, m, row->place);
+		struct row_prediction *r = row_of(p, m, row->cell);
 
 		if (r->predicted.n > 0 && !assumes(row, r->token)) {
 			p->voided.token++;
-			void_row(p, r, wanted_of(p, m, row->place));
+			void_row(p, r, wanted_of(p, m, row->cell));
 		}
 		if (r->predicted.n == 0)
 			continue;
@@ -536,7 +537,7 @@ static uint32_t limit_of(const struct odm_predictions *p, const struct sequence 
 
 /* The sequence has rows [begin, end) now. What was predicted for them moves from WANTs of the next step, or of none, to
  * those of this one. row: its first. */
-static void move_on(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part,
+static void move_on(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct predict_part *part,
 		    const struct odm_predicted_row *row)
 {
 	const uint32_t old_end = q->end, expected = wanted_end(p, q), end = part->begin + part->n;
@@ -566,14 +567,14 @@ static void begin_sequence(struct odm_predictions *p, struct step_slot *s, uint3
 {
 	struct step_row *row = &s->row[first];
 	struct sequence *q = row->number != OD_NO_NUMBER ? &p->sequence[row->number] : NULL;
-	struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
+	struct predict_part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
 
 	if (q == NULL)
 		return;
 	n = n < most_rows(p) ? n : most_rows(p);
-	*part = (struct part){ .serial = p->serial, .begin = row->position, .n = n, .first_row = first };
+	*part = (struct predict_part){ .serial = p->serial, .begin = row->position, .n = n, .first_row = first };
 	for (uint32_t i = 0; i < n; i++)
-		row[i].place = place_of(p, q, row[i].position);
+		row[i].cell = cell_of(p, q, row[i].position);
 	q->steps++;
 	move_on(p, s, q, part, described);
 	note_first(s, q, part);
@@ -611,7 +612,7 @@ static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next
 			s->row[i + n] = (struct step_row){ .sequence = row[i].sequence,
 							   .position = row[i + n].position,
 							   .number = number,
-							   .place = NO_PLACE,
+							   .cell = NO_CELL,
 							   .token = row[i + n].token };
 		begin_sequence(p, s, i, n, &row[i]);
 	}
@@ -634,9 +635,9 @@ static void undo_rows(struct odm_predictions *p, const struct step_slot *s, stru
 				q->tally.undone.uses += p->o.top_k;
 				q->tally.undone.recalled += x->hits;
 			}
-			void_row(p, row_of(p, m, s->row[i].place), wanted_of(p, m, s->row[i].place));
+			void_row(p, row_of(p, m, s->row[i].cell), wanted_of(p, m, s->row[i].cell));
 		}
-		s->row[i].place = NO_PLACE;
+		s->row[i].cell = NO_CELL;
 	}
 }
 
@@ -644,7 +645,7 @@ static bool truncate_locked(struct odm_predictions *p, uint64_t sequence, uint32
 {
 	const struct step_slot *s = slot_at(p, p->serial);
 	struct sequence *q = find_sequence(p, sequence);
-	struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
+	struct predict_part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
 	uint32_t kept;
 	bool want;
 
@@ -703,13 +704,13 @@ static void learn_row(struct odm_predictions *p, const struct step_slot *s, uint
 {
 	const struct step_row *row = &s->row[i];
 	struct sequence *q = sequence_of(p, row);
-	const struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
+	const struct predict_part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
 	struct score *x = score_of(p, s, m, i), now = { .what = ROUTED };
 	struct row_prediction *r;
 
-	if (row->place == NO_PLACE)
+	if (row->cell == NO_CELL)
 		return;
-	r = row_of(p, m, row->place);
+	r = row_of(p, m, row->cell);
 	if (r->predicted.n > 0) {
 		const size_t hits = od_recall_hits(r->predicted.expert, p->o.top_k, used_of(p, s, m, i), p->o.top_k);
 
@@ -728,8 +729,8 @@ static void learn_row(struct odm_predictions *p, const struct step_slot *s, uint
 	}
 	od_want_learn(p->policy, m, &r->predicted,
 		      probability != NULL ? probability + (size_t)i * p->o.n_experts : NULL,
-		      wanted_of(p, m, row->place));
-	void_row(p, r, wanted_of(p, m, row->place)); /* the place is for another position of the sequence now */
+		      wanted_of(p, m, row->cell));
+	void_row(p, r, wanted_of(p, m, row->cell)); /* the cell is for another position of the sequence now */
 }
 
 void odm_predictions_learn(struct odm_predictions *p, uint64_t step, uint32_t m, const float *probability, uint64_t *c)
@@ -759,7 +760,7 @@ void odm_predictions_take(struct odm_predictions *p, uint64_t sequence, uint64_t
 	q = find_sequence(p, sequence);
 	if (q != NULL) {
 		const struct step_slot *s = slot_at(p, p->serial);
-		const struct part *part = &q->part[number_of(p, s)];
+		const struct predict_part *part = &q->part[number_of(p, s)];
 
 		if (part->serial == p->serial && counts(q, part))
 			count_kept(p, s, q, part->first_row + 1, part->n - 1);

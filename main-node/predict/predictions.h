@@ -83,7 +83,7 @@ void odm_predictions_begin(struct odm_predictions *p, uint64_t step, uint64_t ne
 			   const struct odm_predicted_row *row, size_t n_rows, bool scored);
 
 /* Engine thread: the sequence has ended; its predictions ahead become void. Its figures are kept until they are taken
- * or another sequence needs the place. True: WANTs should follow. */
+ * or another sequence needs the cell. True: WANTs should follow. */
 bool odm_predictions_close(struct odm_predictions *p, uint64_t sequence);
 
 /* Engine thread, after a step and before the next one begins: main undoes the sequence's rows at positions from

@@ -16,7 +16,7 @@
 #define KEPT 3 /* decode steps: the previous (for late predictions), the current, the next */
 #define PROMPT KEPT /* slot of the prefill step */
 #define SLOTS (KEPT + 1)
-#define NO_PLACE UINT32_MAX
+#define NO_CELL UINT32_MAX
 
 /* Prediction of a row at a layer; all zero when void. The experts that it wants are in `wanted` (struct od_wanted). */
 struct row_prediction {
@@ -56,7 +56,7 @@ struct entry {
 struct step_row {
 	uint64_t sequence;
 	uint32_t position, number; /* the sequence's */
-	uint32_t place; /* index into `row` and `wanted`; NO_PLACE: no predictions are kept */
+	uint32_t cell; /* index into `row` and `wanted`; NO_CELL: no predictions are kept */
 	int32_t token;
 };
 
@@ -69,7 +69,7 @@ struct step_slot {
 };
 
 /* A sequence's part of a decode step: its rows at positions [begin, begin + n), without those that were undone. */
-struct part {
+struct predict_part {
 	uint64_t serial; /* number of the decode step; the part is valid for that step only */
 	uint32_t begin, n, first_row;
 	uint64_t first_ns; /* arrival of the first prediction that was kept; 0: none yet */
@@ -83,7 +83,7 @@ struct sequence {
 	uint64_t closed; /* serial number of its closing; 0: open */
 	uint64_t steps, heard; /* decode steps begun: now, and at the shadow's last prediction */
 	uint64_t counted_from; /* serial of the first step that counts */
-	struct part part[KEPT]; /* by slot */
+	struct predict_part part[KEPT]; /* by slot */
 	/* The next step. The shadow predicts positions one after the other: those from `end` to `top` have
 	 * predictions. */
 	uint32_t end; /* end of the current step's rows */
@@ -104,13 +104,13 @@ struct odm_predictions {
 	struct od_id_table ids;
 	struct sequence *sequence; /* [max_sequences], by number */
 	uint64_t last_closed;
-	/* Predictions of the current and later steps. Each sequence has a ring of places, one a position, so no
+	/* Predictions of the current and later steps. Each sequence has a ring of cells, one a position, so no
 	 * prediction moves when a step begins. What is outside of [begin of its current rows, top) is void. */
 	uint32_t n_ring;
-	size_t n_places;
-	struct ahead *ahead; /* [n_places] */
-	struct row_prediction *row; /* [n_moe][n_places] */
-	struct od_wanted *wanted; /* [n_moe][n_places] */
+	size_t n_cells;
+	struct ahead *ahead; /* [n_cells] */
+	struct row_prediction *row; /* [n_moe][n_cells] */
+	struct od_wanted *wanted; /* [n_moe][n_cells] */
 	struct step_row *step_row; /* [KEPT][max_rows] */
 	struct entry *entry; /* [SLOTS][n_moe] */
 	uint16_t *used; /* [KEPT][n_moe][max_rows][top_k] */
@@ -123,8 +123,8 @@ struct odm_predictions {
 	struct odm_voided voided;
 	uint32_t n_dirty;
 	/* Scratch. */
-	uint32_t *place; /* [most_rows][max_sequences]: i-th rows of the sequences of a step */
-	uint32_t *n_place; /* [most_rows] */
+	uint32_t *cell; /* [most_rows][max_sequences]: i-th rows of the sequences of a step */
+	uint32_t *n_listed; /* [most_rows] */
 	uint32_t *stamp; /* [n_experts]: the last round in which it was seen */
 	uint32_t round;
 };
@@ -157,7 +157,7 @@ static inline uint32_t most_rows(const struct odm_predictions *p)
 	return p->o.max_draft + 1;
 }
 
-static inline uint32_t place_of(const struct odm_predictions *p, const struct sequence *q, uint32_t position)
+static inline uint32_t cell_of(const struct odm_predictions *p, const struct sequence *q, uint32_t position)
 {
 	return (uint32_t)(q - p->sequence) * p->n_ring + position % p->n_ring;
 }
@@ -172,21 +172,21 @@ static inline uint32_t wanted_end(const struct odm_predictions *p, const struct 
 	uint32_t end = q->end;
 
 	for (; end < most; end++) {
-		right *= p->ahead[place_of(p, q, end)].right;
+		right *= p->ahead[cell_of(p, q, end)].right;
 		if (end > q->end && right < q->outlook.least)
 			break;
 	}
 	return end;
 }
 
-static inline struct row_prediction *row_of(struct odm_predictions *p, uint32_t m, uint32_t place)
+static inline struct row_prediction *row_of(struct odm_predictions *p, uint32_t m, uint32_t cell)
 {
-	return &p->row[m * p->n_places + place];
+	return &p->row[m * p->n_cells + cell];
 }
 
-static inline struct od_wanted *wanted_of(struct odm_predictions *p, uint32_t m, uint32_t place)
+static inline struct od_wanted *wanted_of(struct odm_predictions *p, uint32_t m, uint32_t cell)
 {
-	return &p->wanted[m * p->n_places + place];
+	return &p->wanted[m * p->n_cells + cell];
 }
 
 static inline uint16_t *used_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t row)

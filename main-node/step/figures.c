@@ -40,9 +40,9 @@ double odm_figures_tok_per_s(const struct odm_figures *f)
 	return (double)(f->c[OD_C_TOKENS] - 1) / od_seconds(f->c[OD_C_DECODE_NS]);
 }
 
-double odm_figures_ratio(const struct odm_figures *f, enum od_counter part, enum od_counter of)
+double odm_figures_ratio(const struct odm_figures *f, enum od_counter counted, enum od_counter of)
 {
-	return f->c[of] > 0 ? (double)f->c[part] / (double)f->c[of] : 0;
+	return f->c[of] > 0 ? (double)f->c[counted] / (double)f->c[of] : 0;
 }
 
 static double align_bytes_per_token(const struct odm_figures *f) /* counts decode steps */
@@ -96,9 +96,9 @@ static void print_alignment(const struct odm_figures *f, FILE *out)
 			ms(f->first_prediction_ns.max), odm_figures_ratio(f, OD_C_LEAD_SUM, OD_C_LEAD_ROUTERS));
 }
 
-static double percent(const struct odm_figures *f, enum od_counter part, enum od_counter of)
+static double percent(const struct odm_figures *f, enum od_counter counted, enum od_counter of)
 {
-	return 100 * odm_figures_ratio(f, part, of);
+	return 100 * odm_figures_ratio(f, counted, of);
 }
 
 /* The prompt's step gives one token. */

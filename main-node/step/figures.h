@@ -38,7 +38,7 @@ struct odm_node_figures *odm_figures_add_node(struct odm_figures *f, const char 
 void odm_figures_fini(struct odm_figures *f);
 
 double odm_figures_tok_per_s(const struct odm_figures *f); /* decode; 0 when fewer than two tokens */
-double odm_figures_ratio(const struct odm_figures *f, enum od_counter part, enum od_counter of); /* 0 without any */
+double odm_figures_ratio(const struct odm_figures *f, enum od_counter counted, enum od_counter of); /* 0 without any */
 
 /* The load window of OD-MoE (arXiv 2512.03927), Eq. 1, with M groups, from measured times: how long a load may take
  * without a stall. t_main and t_worker: a layer's time on main and for its experts. One slot: M t_main + (M - 1)

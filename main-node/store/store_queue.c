@@ -9,10 +9,10 @@ static struct odm_store_worker *find(struct odm_store_queue *q, const struct od_
 	return NULL;
 }
 
-/* The store does not learn when a worker has left, so a worker without open requests loses its place. If there is none,
- * a worker that waits for the surplus loses its place: others may hold the surplus for long, and waiting workers could
- * fill all places. */
-static struct odm_store_worker *free_place(struct odm_store_queue *q)
+/* The store does not learn when a worker has left, so a worker without open requests loses its slot. If there is none,
+ * a worker that waits for the surplus loses its slot: others may hold the surplus for long, and waiting workers could
+ * fill all slots. */
+static struct odm_store_worker *free_slot(struct odm_store_queue *q)
 {
 	struct odm_store_worker *waiting = NULL;
 
@@ -34,7 +34,7 @@ int odm_store_queue_add(struct odm_store_queue *q, const struct od_route *from, 
 	struct odm_store_worker *w = find(q, from);
 
 	if (w == NULL) {
-		w = free_place(q);
+		w = free_slot(q);
 		if (w == NULL)
 			return OD_ERR_BUSY;
 		w->route = *from;
@@ -84,7 +84,7 @@ struct odm_store_worker *odm_store_queue_take(struct odm_store_queue *q, struct 
 
 void odm_store_queue_done(struct odm_store_worker *w, uint64_t bytes)
 {
-	atomic_fetch_sub(&w->sending, bytes); /* now its place may be somebody else's */
+	atomic_fetch_sub(&w->sending, bytes); /* now its slot may be somebody else's */
 }
 
 uint64_t odm_store_queue_sending(const struct odm_store_queue *q)

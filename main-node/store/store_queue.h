@@ -23,7 +23,7 @@ struct odm_store_request {
 };
 
 struct odm_store_worker {
-	struct od_route route; /* len 0: the place is free once no bytes are in flight */
+	struct od_route route; /* len 0: the slot is free once no bytes are in flight */
 	uint32_t first, n; /* ring of requests */
 	struct odm_store_request open[OD_STORE_MAX_OPEN];
 	_Atomic uint64_t sending; /* bytes in flight */
@@ -34,7 +34,7 @@ struct odm_store_queue {
 	uint32_t turn;
 };
 
-/* OD_ERR_BUSY: the worker's queue is full, or all places are taken. r->bytes is at most OD_STORE_PIECE_BYTES. */
+/* OD_ERR_BUSY: the worker's queue is full, or all slots are taken. r->bytes is at most OD_STORE_PIECE_BYTES. */
 OD_MUST_CHECK int odm_store_queue_add(struct odm_store_queue *q, const struct od_route *from,
 				      const struct odm_store_request *r);
 /* Takes the next request and returns its worker; NULL: none can be served now. Its bytes count as in flight until

@@ -122,14 +122,14 @@ static unsigned char complete(EditLine *edit, int key)
 
 static struct odm_line_input *reading; /* for on_resize; NULL: no line is being edited */
 
-struct input_place {
+struct input_cursor {
 	unsigned row, column;
 };
 
 /* Where the terminal has the character that follows the prompt and text, up to `past`, in rows of so many columns. */
-static struct input_place place_of(const char *prompt, const wchar_t *text, const wchar_t *past, unsigned columns)
+static struct input_cursor cursor_of(const char *prompt, const wchar_t *text, const wchar_t *past, unsigned columns)
 {
-	struct input_place p = { 0, (unsigned)strlen(prompt) };
+	struct input_cursor p = { 0, (unsigned)strlen(prompt) };
 
 	for (; text < past; text++) {
 		const int width = wcwidth(*text);
@@ -140,7 +140,7 @@ static struct input_place place_of(const char *prompt, const wchar_t *text, cons
 			p.column = (unsigned)width;
 		}
 		if (p.column == columns)
-			p = (struct input_place){ p.row + 1, 0 };
+			p = (struct input_cursor){ p.row + 1, 0 };
 	}
 	return p;
 }
@@ -157,8 +157,8 @@ static void repeat(FILE *f, const char *text, unsigned n)
 static void draw_again(struct odm_line_input *in, unsigned columns)
 {
 	const LineInfoW *line = el_wline(in->edit);
-	const struct input_place cursor = place_of(in->prompt, line->buffer, line->cursor, columns);
-	const struct input_place end = place_of(in->prompt, line->buffer, line->lastchar, columns);
+	const struct input_cursor cursor = cursor_of(in->prompt, line->buffer, line->cursor, columns);
+	const struct input_cursor end = cursor_of(in->prompt, line->buffer, line->lastchar, columns);
 
 	fputs("\r\033[K", in->echo);
 	/* tmux takes the screen's clearing from its first cell on as scrolling */

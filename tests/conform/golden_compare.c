@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PLACE_BYTES 96
+#define POSITION_BYTES 96
 #define ROUTE_BYTES (OD_MAX_TOP_K * 6)
 
 const char *const golden_result_names[] = { "conforms", "tie", "FAILS" };
@@ -99,15 +99,15 @@ void golden_fails(struct golden_verdict *v, const char *fmt, ...)
 	va_end(ap);
 }
 
-static const char *place_name(const struct golden_run *run, size_t position, uint32_t m, char *buf)
+static const char *position_name(const struct golden_run *run, size_t position, uint32_t m, char *buf)
 {
 	size_t n_prompt = run->e->n_prompt;
 	uint32_t layer = run->g->layer[m];
 
 	if (position < n_prompt)
-		snprintf(buf, PLACE_BYTES, "prefill position %zu, layer %u", position, layer);
+		snprintf(buf, POSITION_BYTES, "prefill position %zu, layer %u", position, layer);
 	else
-		snprintf(buf, PLACE_BYTES, "decode step %zu (position %zu), layer %u", position - n_prompt, position,
+		snprintf(buf, POSITION_BYTES, "decode step %zu (position %zu), layer %u", position - n_prompt, position,
 			 layer);
 	return buf;
 }
@@ -157,14 +157,14 @@ static void note_rank_tie(const struct golden_run *run, size_t position, uint32_
 			  struct golden_verdict *v)
 {
 	const uint16_t *expected = golden_route(run->g, run->e, position, m);
-	char place[PLACE_BYTES], want[ROUTE_BYTES], have[ROUTE_BYTES];
+	char place[POSITION_BYTES], want[ROUTE_BYTES], have[ROUTE_BYTES];
 
 	if (v->n_rank_ties++ > 0)
 		return;
 	snprintf(v->rank_tie, sizeof(v->rank_tie),
 		 "%s: expected experts %s, found %s: the same in another order; our weights of those that changed "
 		 "places differ by %.3g, less than %g",
-		 place_name(run, position, m, place), route_name(expected, run->g->top_k, want),
+		 position_name(run, position, m, place), route_name(expected, run->g->top_k, want),
 		 route_name(run->expert + at(run, position, m), run->g->top_k, have), gap, GOLDEN_RANK_TIE);
 }
 
@@ -175,11 +175,11 @@ static bool compare_route(const struct golden_run *run, size_t position, uint32_
 	const uint16_t *expected = golden_route(run->g, run->e, position, m);
 	const uint16_t *found = run->expert + at(run, position, m);
 	double margin = golden_route_margin(run->g, run->e, position, m), gap;
-	char place[PLACE_BYTES], want[ROUTE_BYTES], have[ROUTE_BYTES];
+	char place[POSITION_BYTES], want[ROUTE_BYTES], have[ROUTE_BYTES];
 
 	if (memcmp(expected, found, k * sizeof(*expected)) == 0)
 		return true;
-	place_name(run, position, m, place);
+	position_name(run, position, m, place);
 	route_name(expected, k, want);
 	route_name(found, k, have);
 	if (!same_set(expected, found, k)) {
@@ -211,7 +211,7 @@ static bool compare_weights(const struct golden_run *run, size_t position, uint3
 	const float *have = run->weight + at(run, position, m);
 	double largest = 0, worst = -1;
 	uint32_t r_worst = 0, i_worst = 0;
-	char place[PLACE_BYTES];
+	char place[POSITION_BYTES];
 
 	for (uint32_t r = 0; r < run->g->top_k; r++)
 		largest = fmax(largest, fabs((double)want[r]));
@@ -236,7 +236,7 @@ static bool compare_weights(const struct golden_run *run, size_t position, uint3
 	golden_fails(v,
 		     "%s: router weight of expert %u: expected %.7g, found %.7g, a difference of %.3g of the row's "
 		     "largest; the tolerance is %g",
-		     place_name(run, position, m, place), expected[r_worst], (double)want[r_worst],
+		     position_name(run, position, m, place), expected[r_worst], (double)want[r_worst],
 		     (double)have[i_worst], worst, tolerance);
 	return false;
 }

@@ -31,7 +31,7 @@ static json_t *make_tools(void)
 }
 
 /* Sends the answer's calls back. */
-static void send_back(const json_t *answer, const struct odm_chat_form *form)
+static void send_back(const json_t *answer, const struct odm_chat_format *format)
 {
 	json_t *call, *calls = json_array(), *messages;
 	struct odm_context context;
@@ -49,7 +49,7 @@ static void send_back(const json_t *answer, const struct odm_chat_form *form)
 	}
 	messages = json_pack("[{s:s, s:O, s:o}]", "role", "assistant", "content", json_object_get(answer, "content"),
 			     "tool_calls", calls);
-	check(odm_context_build(&context, messages, form, &err) == OD_OK);
+	check(odm_context_build(&context, messages, format, &err) == OD_OK);
 	odm_context_fini(&context);
 	json_decref(messages);
 }
@@ -57,21 +57,21 @@ static void send_back(const json_t *answer, const struct odm_chat_form *form)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const char *const stop[] = { "e" };
-	struct odm_chat_form form;
-	struct odm_answer_opts opts = { .form = &form, .max_call_bytes = 200 };
+	struct odm_chat_format format;
+	struct odm_answer_opts opts = { .format = &format, .max_call_bytes = 200 };
 	json_t *whole, *cut, *tools = NULL;
 	struct od_err err;
 
 	if (size < 3)
 		return 0;
-	odm_chat_form_choose(&form, templates[data[0] % (sizeof(templates) / sizeof(templates[0]))], "</s>");
+	odm_chat_format_choose(&format, templates[data[0] % (sizeof(templates) / sizeof(templates[0]))], "</s>");
 	opts.in_thought = data[1] & 1;
 	if (data[1] & 2)
 		opts.tools = tools = make_tools();
 	check(odm_answer_object(&whole, &opts, (const char *)data + 3, size - 3, 0, &err) == OD_OK);
 	check(odm_answer_object(&cut, &opts, (const char *)data + 3, size - 3, 1 + data[2] % 16, &err) == OD_OK);
 	check(json_equal(whole, cut));
-	send_back(whole, &form);
+	send_back(whole, &format);
 	json_decref(whole);
 	json_decref(cut);
 	opts.early_calls = true;

@@ -37,14 +37,14 @@ static void check_entry(const struct od_expert_entry *e, uint64_t file_bytes)
 		check_chunk(&s->e, e->e_offset, e->x.offset + e->x.bytes);
 		od_expert_mat_shape(&config, (enum od_expert_mat)s->mat, &n_out, &n_in);
 		check(s->sm.raw_bytes ==
-		      s->n_rows * n_in * od_codec_sm_bytes(od_part_coding(s->mat, &e->type[s->mat])));
+		      s->n_rows * n_in * od_codec_sm_bytes(od_tensor_coding(s->mat, &e->type[s->mat])));
 		check(s->sm.raw_bytes + s->e.raw_bytes ==
 		      od_mat_bytes(&e->type[s->mat], n_in, s->row_begin, s->n_rows));
 		check(s->e.raw_bytes <= od_shard_max_e_bytes(&config));
 		check(od_mat_memory_bytes(&e->type[s->mat], s->n_rows, n_in) <= od_shard_max_memory(&config));
 		weights += s->n_rows * n_in;
 	}
-	for (int mat = 0; mat < od_expert_parts(&config); mat++) {
+	for (int mat = 0; mat < od_expert_tensors(&config); mat++) {
 		od_expert_mat_shape(&config, (enum od_expert_mat)mat, &n_out, &n_in);
 		expected += n_out * n_in;
 	}

@@ -18,21 +18,21 @@ static const char *const templates[] = {
 };
 
 /* A template may take messages in any way. */
-static void choose_form(struct odm_chat_form *form, unsigned byte)
+static void choose_format(struct odm_chat_format *format, unsigned byte)
 {
 	const unsigned more = (byte * 2654435761u) >> 16;
 
-	odm_chat_form_choose(form, templates[byte % (sizeof(templates) / sizeof(templates[0]))], "</s>");
-	if (form->echo == ODM_ECHO_OBJECT && (byte & 128) != 0)
-		form->echo = ODM_ECHO_TEXT;
+	odm_chat_format_choose(format, templates[byte % (sizeof(templates) / sizeof(templates[0]))], "</s>");
+	if (format->echo == ODM_ECHO_OBJECT && (byte & 128) != 0)
+		format->echo = ODM_ECHO_TEXT;
 	for (unsigned i = 0; i < ODM_ROLES; i++)
-		form->content[i] = (more + i) % 4;
-	form->no_text = more % 3;
-	form->thought_field = (more >> 2) % 4;
-	form->ids = form->ids == ODM_IDS_ANY && (more & 1) != 0 ? ODM_IDS_SHORT : form->ids;
-	form->takes_developer = (more & 2) != 0;
-	form->name_is_role = (more & 4) != 0;
-	form->needs = more & ((1u << ODM_NEEDS) - 1);
+		format->content[i] = (more + i) % 4;
+	format->no_text = more % 3;
+	format->thought_field = (more >> 2) % 4;
+	format->ids = format->ids == ODM_IDS_ANY && (more & 1) != 0 ? ODM_IDS_SHORT : format->ids;
+	format->takes_developer = (more & 2) != 0;
+	format->name_is_role = (more & 4) != 0;
+	format->needs = more & ((1u << ODM_NEEDS) - 1);
 }
 
 static const char *source(void *context, const json_t *object)
@@ -72,7 +72,7 @@ static void render(struct odm_context *c)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const char field[] = "messages";
-	struct odm_chat_form form;
+	struct odm_chat_format format;
 	struct odm_context context;
 	struct od_err err;
 	json_t *messages;
@@ -82,8 +82,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			   NULL;
 	if (messages == NULL)
 		return 0;
-	choose_form(&form, data[0]);
-	if (odm_context_build(&context, messages, &form, &err) == OD_OK)
+	choose_format(&format, data[0]);
+	if (odm_context_build(&context, messages, &format, &err) == OD_OK)
 		render(&context);
 	else
 		check(context.messages == NULL && strncmp(err.msg, field, strlen(field)) == 0);

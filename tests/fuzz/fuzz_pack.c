@@ -222,12 +222,12 @@ static void compute(const struct od_pack *p, uint32_t m, uint32_t expert, const 
 	struct od_buf *x = buf_new(cfg->hidden * sizeof(float)), *y = buf_new(cfg->hidden * sizeof(float));
 	struct od_buf *scratch = buf_new(od_ffn_scratch_bytes(cfg->intermediate, 1));
 	struct od_expert w;
-	struct od_ffn_part part;
+	struct od_ffn_segment segment;
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = OD_PROFILE_F32,
 				  .n_rows = 1,
-				  .ffn = { .part = &part,
-					   .n_parts = 1,
+				  .ffn = { .segment = &segment,
+					   .n_segments = 1,
 					   .routed = true,
 					   .x = od_buf_ref(x, 0),
 					   .y = od_buf_ref(y, 0),
@@ -235,7 +235,7 @@ static void compute(const struct od_pack *p, uint32_t m, uint32_t expert, const 
 					   .act = cfg->act } };
 
 	od_pack_bind(p, m, expert, mem, &w);
-	part = od_expert_part(&w, 1);
+	segment = od_expert_segment(&w, 1);
 	od_device_run(device, OD_QUEUE_COMPUTE, &op);
 	check(od_device_sync(device, NULL) == OD_OK);
 	od_buf_free(scratch);

@@ -33,7 +33,7 @@ static void open_model(void)
 
 	make_model(&model, 11);
 	part_config = config;
-	if (od_config_take_part(&part_config, 1, LAYERS, &err) != OD_OK)
+	if (od_config_take_layers(&part_config, 1, LAYERS, &err) != OD_OK)
 		abort();
 	memset(&model.layer[0], 0, sizeof(model.layer[0]));
 	model.dense.embed = model.dense.head = (struct od_weight){ 0 };

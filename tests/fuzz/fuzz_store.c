@@ -134,13 +134,13 @@ static void to_worker(const uint8_t *data, size_t size)
 			check(f.tag >= 100 && f.tag < 104);
 			if (f.code == OD_OK) {
 				size_t len;
-				const void *part = od_msg_frame(&m, 0, &len);
+				const void *piece = od_msg_frame(&m, 0, &len);
 
 				check(len == (f.tag - 100) * 7);
 				if (f.tag < 103)
-					check(f.bytes == part);
+					check(f.bytes == piece);
 				else
-					check(memcmp(f.bytes + LARGE - len, part, len) == 0);
+					check(memcmp(f.bytes + LARGE - len, piece, len) == 0);
 			}
 			check(memchr(f.reason, '\0', sizeof(f.reason)) != NULL);
 		}

@@ -118,13 +118,13 @@ struct gpu_blocks {
 	uint64_t random;
 };
 
-_Thread_local struct gpu_place gpu_place;
+_Thread_local struct gpu_position gpu_position;
 static _Thread_local struct gpu_blocks *running;
 
 _Noreturn void gpu_host_fail(const char *what)
 {
-	fprintf(stderr, "emulated GPU: block (%u, %u, %u), thread %u of %u: %s\n", gpu_place.x, gpu_place.y,
-		gpu_place.z, gpu_place.thread, gpu_place.n_threads, what);
+	fprintf(stderr, "emulated GPU: block (%u, %u, %u), thread %u of %u: %s\n", gpu_position.x, gpu_position.y,
+		gpu_position.z, gpu_position.thread, gpu_position.n_threads, what);
 	abort();
 }
 
@@ -244,7 +244,7 @@ UNSEEN static unsigned take_ready(struct gpu_blocks *b)
 	at = b->n_ready - 1 - (unsigned)(draw(b) * reach >> 32);
 	i = b->ready[at];
 	b->ready[at] = b->ready[--b->n_ready];
-	gpu_place.thread = i;
+	gpu_position.thread = i;
 	return i;
 }
 
@@ -252,13 +252,13 @@ UNSEEN static unsigned take_ready(struct gpu_blocks *b)
 UNSEEN static void stop(enum gpu_fibres_state state)
 {
 	struct gpu_blocks *b = running;
-	struct fibre *f = &b->fibre[gpu_place.thread];
+	struct fibre *f = &b->fibre[gpu_position.thread];
 
 	f->state = state;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 	if (state != DONE) {
 		/* On to the next one at once: by way of the scheduler there are twice as many switches. */
-		const unsigned i = gpu_place.thread;
+		const unsigned i = gpu_position.thread;
 		unsigned next;
 
 		note_stop(b, i);
@@ -329,7 +329,7 @@ UNSEEN static void run_block(struct gpu_blocks *b, size_t shared)
 	release_block(b);
 	while (b->n_alive > 0) {
 		switch_to(b, take_ready(b));
-		note_stop(b, gpu_place.thread); /* others may have run meanwhile */
+		note_stop(b, gpu_position.thread); /* others may have run meanwhile */
 	}
 	acquires(&b->end);
 	for (size_t i = 0; i < CANARY_BYTES; i++)
@@ -341,7 +341,7 @@ UNSEEN static void run_block(struct gpu_blocks *b, size_t shared)
 
 UNSEEN void gpu_sync(void)
 {
-	char *sync = &running->sync[running->fibre[gpu_place.thread].n_syncs++ % 2];
+	char *sync = &running->sync[running->fibre[gpu_position.thread].n_syncs++ % 2];
 
 	releases(sync);
 	stop(AT_BLOCK);
@@ -350,14 +350,14 @@ UNSEEN void gpu_sync(void)
 
 UNSEEN static void meet(enum together what)
 {
-	running->fibre[gpu_place.thread].what = what;
+	running->fibre[gpu_position.thread].what = what;
 	stop(AT_WARP);
 }
 
 UNSEEN void gpu_sync_warp(void)
 {
-	struct warp *w = &running->warp[gpu_place.thread / WARP];
-	char *sync = &w->sync[running->fibre[gpu_place.thread].n_warp_syncs++ % 2];
+	struct warp *w = &running->warp[gpu_position.thread / WARP];
+	char *sync = &w->sync[running->fibre[gpu_position.thread].n_warp_syncs++ % 2];
 
 	releases(sync);
 	meet(TOGETHER_SYNC);
@@ -367,11 +367,11 @@ UNSEEN void gpu_sync_warp(void)
 /* All lanes give a word; returns the warp's. */
 UNSEEN static const uint32_t *exchange(uint32_t mine, enum together what)
 {
-	struct fibre *f = &running->fibre[gpu_place.thread];
-	uint32_t *slot = running->warp[gpu_place.thread / WARP].slot[f->parity];
+	struct fibre *f = &running->fibre[gpu_position.thread];
+	uint32_t *slot = running->warp[gpu_position.thread / WARP].slot[f->parity];
 
 	f->parity ^= 1;
-	slot[gpu_place.thread % WARP] = mine;
+	slot[gpu_position.thread % WARP] = mine;
 	meet(what);
 	return slot;
 }
@@ -389,12 +389,12 @@ UNSEEN static float float_from(float v, enum together what, unsigned lane)
 
 UNSEEN float gpu_shuffle_xor(float v, unsigned mask)
 {
-	return float_from(v, TOGETHER_XOR, (gpu_place.thread % WARP) ^ mask);
+	return float_from(v, TOGETHER_XOR, (gpu_position.thread % WARP) ^ mask);
 }
 
 UNSEEN uint32_t gpu_shuffle_xor_u32(uint32_t v, unsigned mask)
 {
-	return exchange(v, TOGETHER_XOR)[(gpu_place.thread % WARP) ^ mask];
+	return exchange(v, TOGETHER_XOR)[(gpu_position.thread % WARP) ^ mask];
 }
 
 UNSEEN float gpu_shuffle_from(float v, unsigned lane)
@@ -404,7 +404,7 @@ UNSEEN float gpu_shuffle_from(float v, unsigned lane)
 
 UNSEEN uint32_t gpu_add_up_u32(uint32_t v, unsigned by)
 {
-	const unsigned lane = gpu_place.thread % WARP;
+	const unsigned lane = gpu_position.thread % WARP;
 	const uint32_t *slot = exchange(v, TOGETHER_UP);
 
 	return lane >= by ? v + slot[lane - by] : v;
@@ -437,8 +437,8 @@ static void copy_words(void *to, const void *from, unsigned n)
 
 static void begin_copy(uint32_t to, const void *from, unsigned words)
 {
-	struct fibre *f = &running->fibre[gpu_place.thread];
-	unsigned char *shared = gpu_place.shared + to;
+	struct fibre *f = &running->fibre[gpu_position.thread];
+	unsigned char *shared = gpu_position.shared + to;
 
 	check_copy(running, shared, from, words * sizeof(uint32_t));
 	if (draw(running) % 2 == 0 || f->n_copies == MOST_COPIES) {
@@ -460,12 +460,12 @@ void gpu_copy_4(uint32_t to, const void *from)
 
 void gpu_end_copies(void)
 {
-	running->fibre[gpu_place.thread].group++;
+	running->fibre[gpu_position.thread].group++;
 }
 
 void gpu_wait_copies(unsigned n)
 {
-	struct fibre *f = &running->fibre[gpu_place.thread];
+	struct fibre *f = &running->fibre[gpu_position.thread];
 	unsigned left = 0;
 
 	for (unsigned i = 0; i < f->n_copies; i++) {
@@ -530,11 +530,11 @@ UNSEEN void gpu_blocks_run(struct gpu_blocks *b, const struct gpu_launch *l)
 #if defined(__SANITIZE_THREAD__)
 	scheduler_tsan = __tsan_get_current_fiber();
 #endif
-	gpu_place = (struct gpu_place){ .n_threads = b->n_threads, .n_x = g->x, .shared = b->shared };
+	gpu_position = (struct gpu_position){ .n_threads = b->n_threads, .n_x = g->x, .shared = b->shared };
 	for (uint64_t i = 0; i < n; i++, at = (at + step) % n) {
-		gpu_place.x = (unsigned)(at % g->x);
-		gpu_place.y = (unsigned)(at / g->x % g->y);
-		gpu_place.z = (unsigned)(at / g->x / g->y);
+		gpu_position.x = (unsigned)(at % g->x);
+		gpu_position.y = (unsigned)(at / g->x % g->y);
+		gpu_position.z = (unsigned)(at / g->x / g->y);
 		run_block(b, l->shared);
 	}
 }

@@ -13,45 +13,45 @@
 #include "common/compute/cuda/gpu_runtime.h"
 
 /* The fibre that runs. */
-struct gpu_place {
+struct gpu_position {
 	unsigned thread, n_threads, x, y, z, n_x; /* in its block; the block in the grid; blocks in x */
 	unsigned char *shared;
 };
-extern _Thread_local struct gpu_place gpu_place;
+extern _Thread_local struct gpu_position gpu_position;
 
 static inline unsigned gpu_thread(void)
 {
-	return gpu_place.thread;
+	return gpu_position.thread;
 }
 
 static inline unsigned gpu_threads(void)
 {
-	return gpu_place.n_threads;
+	return gpu_position.n_threads;
 }
 
 static inline unsigned gpu_block_x(void)
 {
-	return gpu_place.x;
+	return gpu_position.x;
 }
 
 static inline unsigned gpu_grid_x(void)
 {
-	return gpu_place.n_x;
+	return gpu_position.n_x;
 }
 
 static inline unsigned gpu_block_y(void)
 {
-	return gpu_place.y;
+	return gpu_position.y;
 }
 
 static inline unsigned gpu_block_z(void)
 {
-	return gpu_place.z;
+	return gpu_position.z;
 }
 
 static inline unsigned char *gpu_shared(void)
 {
-	return gpu_place.shared;
+	return gpu_position.shared;
 }
 
 void gpu_sync(void);

@@ -22,15 +22,15 @@ static json_t *load(const char *path)
 	return file;
 }
 
-void answer_case_form(struct odm_chat_form *form, const char *text)
+void answer_case_format(struct odm_chat_format *format, const char *text)
 {
 	struct od_jinja *parsed;
 	struct od_err err;
 
 	if (od_jinja_parse(&parsed, text, strlen(text), "template", &err) != OD_OK)
 		fail_msg("%s", err.msg);
-	odm_chat_form_choose(form, text, NULL);
-	odm_chat_probe(form, parsed, NULL);
+	odm_chat_format_choose(format, text, NULL);
+	odm_chat_probe(format, parsed, NULL);
 	od_jinja_free(parsed);
 }
 
@@ -51,15 +51,15 @@ static const char *find_template(const struct answer_cases *cases, const char *n
 }
 
 /* A template is looked at once: its cases follow each other. */
-static void choose_form(struct odm_chat_form *form, const char *text)
+static void choose_format(struct odm_chat_format *format, const char *text)
 {
 	static const char *known;
-	static struct odm_chat_form known_form;
+	static struct odm_chat_format known_format;
 
 	if (text != known)
-		answer_case_form(&known_form, text);
+		answer_case_format(&known_format, text);
 	known = text;
-	*form = known_form;
+	*format = known_format;
 }
 
 static void read_case(const struct answer_cases *cases, struct answer_case *out, const json_t *c)
@@ -81,8 +81,8 @@ static void read_case(const struct answer_cases *cases, struct answer_case *out,
 		out->tools = NULL;
 	if (json_is_null(out->echo))
 		out->echo = NULL;
-	choose_form(&out->form, out->template_text);
-	out->in_thought = json_is_null(in_thought) ? out->form.opens_thought : json_is_true(in_thought);
+	choose_format(&out->format, out->template_text);
+	out->in_thought = json_is_null(in_thought) ? out->format.opens_thought : json_is_true(in_thought);
 }
 
 struct answer_cases answer_cases;
@@ -116,5 +116,5 @@ int answer_cases_teardown(void **state)
 
 struct odm_answer_opts answer_case_opts(const struct answer_case *c)
 {
-	return (struct odm_answer_opts){ .form = &c->form, .in_thought = c->in_thought, .tools = c->tools };
+	return (struct odm_answer_opts){ .format = &c->format, .in_thought = c->in_thought, .tools = c->tools };
 }

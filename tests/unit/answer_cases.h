@@ -11,7 +11,7 @@ struct answer_case {
 	const json_t *tools; /* NULL: not known */
 	const json_t *calls; /* result of odm_answer_object() */
 	const json_t *echo; /* NULL: none; else for each call what the template gets */
-	struct odm_chat_form form;
+	struct odm_chat_format format;
 	bool in_thought;
 };
 
@@ -26,7 +26,7 @@ extern struct answer_cases answer_cases;
 int answer_cases_setup(void **state);
 int answer_cases_teardown(void **state);
 /* The form of this template, as odm_chat_template_open finds it. */
-void answer_case_form(struct odm_chat_form *form, const char *template_text);
+void answer_case_format(struct odm_chat_format *format, const char *template_text);
 struct odm_answer_opts answer_case_opts(const struct answer_case *c);
 
 #endif

@@ -31,7 +31,7 @@ static struct ods_sequence *shadow_of(const struct world *w, uint64_t id)
 }
 
 /* The sequence's rows in a step, and how far the shadow may run ahead of them. */
-static void find_part(const struct sent_step *t, uint32_t seq, uint32_t *begin, uint32_t *end, uint32_t *limit)
+static void find_rows(const struct sent_step *t, uint32_t seq, uint32_t *begin, uint32_t *end, uint32_t *limit)
 {
 	size_t first = 0, n = 1;
 
@@ -59,7 +59,7 @@ static void check_rows_of(const struct mirror *m, uint32_t seq, const struct ods
 	const struct world *w = m->w;
 	uint32_t begin, end, limit;
 
-	find_part(&w->sent[w->seq[seq].told % MAX_STEPS], seq, &begin, &end, &limit);
+	find_rows(&w->sent[w->seq[seq].told % MAX_STEPS], seq, &begin, &end, &limit);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		uint32_t n = CTX;
 
@@ -101,7 +101,7 @@ static void take_rows(struct mirror *m, uint32_t seq, const struct ods_sequence 
 	}
 	for (uint32_t p = 0; p < n; p++) {
 		const bool is_true = ods_align_is_true(q->align, layer, p);
-		const struct mirror_place *at = &m->place[seq][p];
+		const struct mirror_cell *at = &m->cell[seq][p];
 		const bool known = at->own_text[layer] == hash_text(m->text[seq], p + 1);
 
 		assert_true(is_true || known || m->unseen);
@@ -117,7 +117,7 @@ static void take_rows(struct mirror *m, uint32_t seq, const struct ods_sequence 
 /* The row that the mirror has just computed is the shadow's own one, unless main's has come before. */
 static void note_own_row(struct mirror *m, const struct mirror_row *r, const struct ods_sequence *q, uint32_t layer)
 {
-	struct mirror_place *at = &m->place[r->seq][r->position];
+	struct mirror_cell *at = &m->cell[r->seq][r->position];
 
 	at->own_text[layer] = r->text;
 	for (uint32_t stream = 0; stream < 2; stream++) {
@@ -135,14 +135,14 @@ static void note_own_row(struct mirror *m, const struct mirror_row *r, const str
 /* As main's sampler draws it: each position has its number, whatever was drawn before. */
 static void choose(struct mirror *m, const struct mirror_row *r, float *logits)
 {
-	struct mirror_place *at;
+	struct mirror_cell *at;
 	struct od_sampler *s;
 	float none[VOCAB] = { 0 };
 	struct od_err err;
 
 	if (r->position + 1 >= CTX)
 		return;
-	at = &m->place[r->seq][r->position + 1];
+	at = &m->cell[r->seq][r->position + 1];
 	must(od_sampler_new(&s, &m->sampling, VOCAB, &err), &err);
 	for (uint32_t i = m->prompt_tokens; i <= r->position && m->sampling.temperature > 0; i++)
 		od_sampler_sample(s, none, NULL);
@@ -153,14 +153,14 @@ static void choose(struct mirror *m, const struct mirror_row *r, float *logits)
 
 int32_t choice_of(const struct mirror *m, uint32_t seq, const uint8_t *text, uint32_t position)
 {
-	const struct mirror_place *at = &m->place[seq][position];
+	const struct mirror_cell *at = &m->cell[seq][position];
 
 	return position < CTX && at->choice_text == hash_text(text, position) ? at->choice : -1;
 }
 
 bool is_said(const struct mirror *m, uint32_t seq, const uint8_t *text, uint32_t position)
 {
-	const struct mirror_place *at = &m->place[seq][position];
+	const struct mirror_cell *at = &m->cell[seq][position];
 
 	return at->said_text == hash_text(text, position + 1) && at->said == (1u << LAYERS) - 1;
 }
@@ -168,7 +168,7 @@ bool is_said(const struct mirror *m, uint32_t seq, const uint8_t *text, uint32_t
 void unsay(struct mirror *m, uint32_t seq, uint32_t from)
 {
 	for (uint32_t p = from; p < CTX; p++)
-		m->place[seq][p].said = 0;
+		m->cell[seq][p].said = 0;
 }
 
 /* ---- What is said ---- */
@@ -183,20 +183,20 @@ static void refresh_text(struct mirror *m, uint32_t seq)
 	assert_true(s->told > 0);
 	if (m->told[seq] == s->told)
 		return;
-	find_part(t, seq, &begin, &end, &limit);
+	find_rows(t, seq, &begin, &end, &limit);
 	memcpy(m->text[seq], t->text[seq], end);
 	m->told[seq] = s->told;
 }
 
 /* Checks what the prediction is about; true: it is ahead of the newest STEP. */
-static bool check_place(struct mirror *m, uint32_t seq, const struct od_prediction *p)
+static bool check_cell(struct mirror *m, uint32_t seq, const struct od_prediction *p)
 {
-	const struct mirror_place *at = &m->place[seq][p->position];
+	const struct mirror_cell *at = &m->cell[seq][p->position];
 	uint32_t begin, end, limit;
 	bool ours;
 
 	refresh_text(m, seq);
-	find_part(&m->w->sent[m->told[seq] % MAX_STEPS], seq, &begin, &end, &limit);
+	find_rows(&m->w->sent[m->told[seq] % MAX_STEPS], seq, &begin, &end, &limit);
 	assert_true(p->position >= begin); /* never an old one */
 	assert_true(p->position < limit || p->m > 0); /* a run that has begun goes on */
 	ours = at->choice_text == hash_text(m->text[seq], p->position) && at->choice == p->token;
@@ -211,7 +211,7 @@ static bool check_place(struct mirror *m, uint32_t seq, const struct od_predicti
 
 static void note_said(struct mirror *m, const struct mirror_row *r, uint32_t layer)
 {
-	struct mirror_place *at = &m->place[r->seq][r->position];
+	struct mirror_cell *at = &m->cell[r->seq][r->position];
 
 	if (at->said_text != r->text)
 		at->said = 0;
@@ -229,7 +229,7 @@ static void begin_mirror_run(struct mirror *m, const struct od_prediction *p, si
 	m->n_rows = n;
 	for (size_t i = 0; i < n; i++) {
 		const uint32_t seq = seq_of(m->w, p[i].sequence);
-		const bool first = i == 0 || p[i - 1].sequence != p[i].sequence, ahead = check_place(m, seq, &p[i]);
+		const bool first = i == 0 || p[i - 1].sequence != p[i].sequence, ahead = check_cell(m, seq, &p[i]);
 
 		/* One ahead of each sequence, and not together with rows of its STEP. */
 		assert_true(first || (!ahead && p[i].position == p[i - 1].position + 1));
@@ -283,7 +283,7 @@ static void on_run(struct world *w, uint32_t layer, const struct od_prediction *
 	if (layer == 0)
 		begin_mirror_run(m, p, n);
 	for (size_t i = 0; i < n; i++)
-		check_place(m, seq_of(w, p[i].sequence), &p[i]);
+		check_cell(m, seq_of(w, p[i].sequence), &p[i]);
 	check_true_rows(m);
 	judge_layer(m, layer, p, n);
 	for (size_t i = 0; layer == LAYERS - 1 && i < m->n_rows; i++)
@@ -300,7 +300,7 @@ void assert_all_said(struct mirror *m)
 		const struct ods_sequence *q = shadow_of(w, w->seq[seq].id);
 		uint32_t begin, end, limit;
 
-		find_part(t, seq, &begin, &end, &limit);
+		find_rows(t, seq, &begin, &end, &limit);
 		refresh_text(m, seq);
 		assert_true(q != NULL && m->told[seq] == t->number);
 		if (!w->emulator->o.early)

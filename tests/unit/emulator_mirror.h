@@ -17,7 +17,7 @@ struct mirror_row { /* a row of the run */
 	uint64_t text; /* hash of the tokens up to its own */
 };
 
-struct mirror_place { /* a position of a sequence */
+struct mirror_cell { /* a position of a sequence */
 	uint64_t own_text[LAYERS]; /* the shadow's own row there: of which text */
 	char own[LAYERS][2][ROW_BYTES];
 	uint64_t choice_text; /* the token that the shadow chooses there after this text */
@@ -33,7 +33,7 @@ struct mirror {
 	struct od_seq_state *state[MAX_SEQS];
 	struct mirror_row row[STEP_ROWS];
 	size_t n_rows;
-	struct mirror_place place[MAX_SEQS][CTX];
+	struct mirror_cell cell[MAX_SEQS][CTX];
 	uint8_t text[MAX_SEQS][CTX]; /* the shadow's belief: main's newest STEP, its own tokens behind it */
 	uint64_t told[MAX_SEQS]; /* the STEP of which that is */
 	bool once; /* nothing may be said twice */

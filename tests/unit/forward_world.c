@@ -190,7 +190,7 @@ void open_forward_pass(struct engine *e, const struct tiny_weights *w, uint32_t 
 void engine_open_ctx(struct engine *e, const struct tiny_model *t, unsigned threads, enum od_cpu cpu, uint32_t ctx)
 {
 	*e = (struct engine){ .t = t, .device = device_new(cpu, threads) };
-	tiny_place(&e->weights, t, e->device);
+	tiny_put(&e->weights, t, e->device);
 	open_forward_pass(e, &e->weights, ctx);
 }
 
@@ -234,11 +234,11 @@ void result_free(struct result *r)
 
 void note_routes(const struct engine *e, size_t row, size_t at, struct result *r)
 {
-	size_t k = e->t->cfg.top_k, place = od_forward_m(e->forward) * e->t->n_prompt + at;
+	size_t k = e->t->cfg.top_k, index = od_forward_m(e->forward) * e->t->n_prompt + at;
 
-	memcpy(r->expert + place * k, od_forward_experts_of(e->forward, row), k * sizeof(uint16_t));
-	memcpy(r->weight + place * k, od_forward_weights_of(e->forward, row), k * sizeof(float));
-	r->margin[place] = od_forward_margin_of(e->forward, row);
+	memcpy(r->expert + index * k, od_forward_experts_of(e->forward, row), k * sizeof(uint16_t));
+	memcpy(r->weight + index * k, od_forward_weights_of(e->forward, row), k * sizeof(float));
+	r->margin[index] = od_forward_margin_of(e->forward, row);
 }
 
 void note_logits(const struct engine *e, size_t row, size_t at, struct result *r)
@@ -370,7 +370,7 @@ void elsewhere_open(struct elsewhere *w, const struct tiny_model *t)
 	*w = (struct elsewhere){ .runner = { .submit = submit_elsewhere, .collect = collect_elsewhere },
 				 .t = t,
 				 .device = device_new(OD_CPU_AUTO, 1) };
-	tiny_place(&w->weights, t, w->device);
+	tiny_put(&w->weights, t, w->device);
 	w->x = buf_new(w->device, MAX_ROWS * c->hidden * sizeof(float));
 	w->expert = buf_new(w->device, MAX_ROWS * c->top_k * sizeof(uint16_t));
 	w->y = buf_new(w->device, MAX_ROWS * (uint64_t)c->top_k * c->hidden * sizeof(float));

@@ -35,7 +35,7 @@ struct ops_bench {
 	size_t used;
 	struct row_ref row[MAX_ROW_REFS];
 	size_t n_row_refs;
-	struct od_ffn_part *part; /* the operation's only one, which has all of its rows; NULL: none */
+	struct od_ffn_segment *segment; /* the operation's only one, which has all of its rows; NULL: none */
 };
 
 static inline void bench_open(struct ops_bench *b, void **state, enum od_profile profile)
@@ -72,7 +72,7 @@ static inline void bench_reset(struct ops_bench *b)
 	memset(b->image, 0, b->used);
 	b->used = 0;
 	b->n_row_refs = 0;
-	b->part = NULL;
+	b->segment = NULL;
 	od_buf_free(b->scratch);
 	b->scratch = NULL;
 }
@@ -188,8 +188,8 @@ static inline void run_in_steps(struct ops_bench *b, struct od_device *d, const 
 			*(struct od_ref *)(void *)((char *)&step + in_op) = od_ref_at(first[i], r * b->row[i].bytes);
 		}
 		step.n_rows = op->n_rows - r < n ? op->n_rows - r : n;
-		if (b->part != NULL)
-			b->part->n_rows = step.n_rows;
+		if (b->segment != NULL)
+			b->segment->n_rows = step.n_rows;
 		run_op(d, &step);
 	}
 	assert_arena(b, what);

@@ -81,7 +81,7 @@ static uint64_t room(size_t n)
 	return od_round_up(n * sizeof(float) + OD_PAD_BYTES, OD_PAD_BYTES);
 }
 
-static struct od_ref place(struct predictor_world *w, const float *x, size_t n)
+static struct od_ref put(struct predictor_world *w, const float *x, size_t n)
 {
 	struct od_ref at = od_buf_ref(w->weights, w->placed);
 
@@ -104,20 +104,19 @@ static void make_model(struct predictor_world *w)
 	assert_true(w->dense.layer != NULL && w->norm != NULL && w->router != NULL && w->bias != NULL);
 	w->embed = reals(w, embed);
 	w->dense.embed = (struct od_weight){
-		.dtype = OD_F32, .n_out = c->vocab, .n_in = c->hidden, .data = place(w, w->embed, embed)
+		.dtype = OD_F32, .n_out = c->vocab, .n_in = c->hidden, .data = put(w, w->embed, embed)
 	};
 	for (uint32_t m = 0; m < c->n_moe; m++) {
 		w->norm[m] = reals(w, c->hidden);
 		w->router[m] = reals(w, router);
-		w->dense.layer[m].w[OD_ROLE_FFN_NORM].data = place(w, w->norm[m], c->hidden);
-		w->dense.layer[m].w[OD_ROLE_ROUTER] = (struct od_weight){ .dtype = OD_F32,
-									  .n_out = c->n_experts,
-									  .n_in = c->hidden,
-									  .data = place(w, w->router[m], router) };
+		w->dense.layer[m].w[OD_ROLE_FFN_NORM].data = put(w, w->norm[m], c->hidden);
+		w->dense.layer[m].w[OD_ROLE_ROUTER] = (struct od_weight){
+			.dtype = OD_F32, .n_out = c->n_experts, .n_in = c->hidden, .data = put(w, w->router[m], router)
+		};
 		if (!c->kind[0].router.bias)
 			continue;
 		w->bias[m] = reals(w, c->n_experts);
-		w->dense.layer[m].w[OD_ROLE_ROUTER_BIAS].data = place(w, w->bias[m], c->n_experts);
+		w->dense.layer[m].w[OD_ROLE_ROUTER_BIAS].data = put(w, w->bias[m], c->n_experts);
 	}
 }
 

@@ -34,7 +34,7 @@ static inline struct odw_schedule *new_schedule_with(unsigned n_slots, const str
 
 	opts.n_moe = LAYERS;
 	opts.n_experts = EXPERTS;
-	opts.n_parts = SHARDS;
+	opts.n_slices = SHARDS;
 	opts.n_slots = n_slots;
 	opts.n_stages = STAGES;
 	opts.now_ns = read_clock;
@@ -73,7 +73,7 @@ static inline bool put(struct odw_schedule *s, const struct odw_load_job *read, 
 	if (!odw_schedule_next_finish(s, &job, false))
 		return wake;
 	assert_int_equal(job.kind, ODW_LOAD_FINISH);
-	assert_true(job.slot == read->slot && job.part == read->part && job.stage == read->stage);
+	assert_true(job.slot == read->slot && job.slice == read->slice && job.stage == read->stage);
 	return odw_schedule_end_job(s, &job, 0, OD_OK, NULL);
 }
 

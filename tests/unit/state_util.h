@@ -29,9 +29,9 @@ static inline void get_rows(struct od_device *d, const struct od_seq_state *s, u
 {
 	const size_t row_bytes = od_seq_state_row_bytes(s, layer, stream);
 
-	for (uint32_t part; n > 0; begin += part, n -= part, to += part * row_bytes) {
-		part = rows_on_page(begin, n);
-		get_at(d, to, od_seq_state_row(s, layer, stream, begin), part * row_bytes);
+	for (uint32_t some_rows; n > 0; begin += some_rows, n -= some_rows, to += some_rows * row_bytes) {
+		some_rows = rows_on_page(begin, n);
+		get_at(d, to, od_seq_state_row(s, layer, stream, begin), some_rows * row_bytes);
 	}
 }
 
@@ -41,9 +41,9 @@ static inline void put_rows(struct od_device *d, struct od_seq_state *s, uint32_
 	const size_t row_bytes = od_seq_state_row_bytes(s, layer, stream);
 
 	od_seq_state_reserve(s, begin + n);
-	for (uint32_t part; n > 0; begin += part, n -= part, from += part * row_bytes) {
-		part = rows_on_page(begin, n);
-		put_at(d, od_seq_state_row(s, layer, stream, begin), from, part * row_bytes);
+	for (uint32_t some_rows; n > 0; begin += some_rows, n -= some_rows, from += some_rows * row_bytes) {
+		some_rows = rows_on_page(begin, n);
+		put_at(d, od_seq_state_row(s, layer, stream, begin), from, some_rows * row_bytes);
 	}
 }
 

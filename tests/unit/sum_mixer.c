@@ -23,15 +23,15 @@ static void shape(const struct od_config *c, const struct od_mixer *m, enum od_r
 	*n_in = role == OD_ROLE_V ? c->hidden : role == OD_ROLE_O || role == OD_ROLE_KV_B ? m->k_dim : 0;
 }
 
-struct places {
+struct sum_scratch {
 	struct od_ref v, y, kept;
 };
 
-static struct places cut(const struct od_mixer *m, struct od_ref *scratch, size_t max_rows)
+static struct sum_scratch cut(const struct od_mixer *m, struct od_ref *scratch, size_t max_rows)
 {
-	return (struct places){ .v = od_mix_cut(scratch, max_rows, state_bytes(m)),
-				.y = od_mix_cut(scratch, max_rows, state_bytes(m)),
-				.kept = od_mix_cut(scratch, 1, state_bytes(m)) };
+	return (struct sum_scratch){ .v = od_mix_cut(scratch, max_rows, state_bytes(m)),
+				     .y = od_mix_cut(scratch, max_rows, state_bytes(m)),
+				     .kept = od_mix_cut(scratch, 1, state_bytes(m)) };
 }
 
 static uint64_t scratch_bytes(const struct od_config *c, const struct od_mixer *m, size_t max_rows)
@@ -58,7 +58,7 @@ static void copy(const struct od_mix_call *c, struct od_ref from, struct od_ref 
 }
 
 /* The state behind a span's rows, whose v lie side by side among those of all rows. */
-static void advance(const struct od_mix_call *c, const struct places *p, const struct od_span *s, struct od_ref v)
+static void advance(const struct od_mix_call *c, const struct sum_scratch *p, const struct od_span *s, struct od_ref v)
 {
 	const struct od_mixer *m = &c->spec->mix;
 	const struct od_ref next = s->to;
@@ -88,7 +88,7 @@ static void run(const struct od_mix_call *c)
 {
 	const struct od_weight *w = c->w->w;
 	struct od_ref scratch = c->scratch;
-	const struct places p = cut(&c->spec->mix, &scratch, c->max_rows);
+	const struct sum_scratch p = cut(&c->spec->mix, &scratch, c->max_rows);
 
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
 				       .linear = { .w = { &w[OD_ROLE_V] }, .x = c->x, .y = { p.v } } });
@@ -105,7 +105,7 @@ static void run(const struct od_mix_call *c)
 static void replay(const struct od_mix_call *c)
 {
 	struct od_ref scratch = c->scratch;
-	const struct places p = cut(&c->spec->mix, &scratch, c->max_rows);
+	const struct sum_scratch p = cut(&c->spec->mix, &scratch, c->max_rows);
 
 	for (uint32_t i = 0; i < c->n_spans; i++)
 		advance(c, &p, &c->span[i], c->saved);

@@ -481,7 +481,7 @@ static void test_parted(void **state)
 	assert_true(ods_align_shared(a, 63));
 	assert_false(ods_align_shared(a, 64));
 	assert_true(ods_align_shared(b, 0));
-	ods_align_part(b, 0);
+	ods_align_unshare(b, 0);
 	assert_false(ods_align_shared(a, 0));
 	assert_true(ods_align_reserve(b, 70));
 	ods_align_truncate(b, 10);

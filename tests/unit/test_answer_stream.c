@@ -15,7 +15,7 @@
 /* ---- What is given, and when ---- */
 
 struct answer_stream {
-	struct odm_chat_form form;
+	struct odm_chat_format format;
 	struct odm_answer_sink sink;
 	struct odm_answer *a;
 	struct od_strbuf heard; /* "c:" content, "r:" reasoning, "f:" call, each with a "|" behind it */
@@ -72,13 +72,15 @@ static void hear_call_end(void *arg, bool complete)
 
 static void open_stream(struct answer_stream *s, const char *template_text, bool in_thought, size_t max_call_bytes)
 {
-	struct odm_answer_opts opts = { .form = &s->form, .in_thought = in_thought, .max_call_bytes = max_call_bytes };
+	struct odm_answer_opts opts = { .format = &s->format,
+					.in_thought = in_thought,
+					.max_call_bytes = max_call_bytes };
 	struct od_err err;
 
 	*s = (struct answer_stream){ .sink = { s, hear_content, hear_reasoning, hear_call, hear_arguments,
 					       hear_call_end },
 				     .whole_characters = true };
-	odm_chat_form_choose(&s->form, template_text, "</s>");
+	odm_chat_format_choose(&s->format, template_text, "</s>");
 	assert_int_equal(odm_answer_new(&s->a, &opts, &s->sink, &err), OD_OK);
 }
 
@@ -162,7 +164,7 @@ static void test_what_is_not_held(void **state)
 	     "c:<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": "
 	     "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[|");
 	odm_answer_free(s.a);
-	opts.form = &s.form;
+	opts.format = &s.format;
 	assert_int_equal(odm_answer_new(&s.a, &opts, &s.sink, &err), OD_OK);
 	push(&s, "a<tool_call>", "c:a<tool_call>|");
 	close_stream(&s);
@@ -174,7 +176,7 @@ static void test_what_is_not_held(void **state)
 
 static void open_early(struct answer_stream *s, const char *template_text)
 {
-	struct odm_answer_opts opts = { .form = &s->form, .early_calls = true };
+	struct odm_answer_opts opts = { .format = &s->format, .early_calls = true };
 	struct od_err err;
 
 	open_stream(s, template_text, false, 0);
@@ -223,7 +225,7 @@ static void test_ends_of_an_answer(void **state)
 
 	(void)state;
 	open_stream(&s, "plain", false, 0);
-	opts.form = &s.form;
+	opts.format = &s.format;
 	odm_answer_free(s.a);
 	assert_int_equal(odm_answer_new(&s.a, &opts, &s.sink, &err), OD_OK);
 	push(&s, " ", "");
@@ -247,16 +249,16 @@ static void test_ends_of_an_answer(void **state)
 static void test_waiting_calls(void **state)
 {
 	const char *call = "<minimax:tool_call><invoke name=\"f\"></invoke></minimax:tool_call>";
-	const char *form = "<minimax:tool_call><invoke name= <think></think>";
+	const char *format = "<minimax:tool_call><invoke name= <think></think>";
 	struct answer_stream s;
 
 	(void)state;
-	open_stream(&s, form, true, 0);
+	open_stream(&s, format, true, 0);
 	push(&s, "a", "r:a|");
 	push(&s, call, "");
 	finish(&s, "f:f|");
 	close_stream(&s);
-	open_stream(&s, form, true, 0);
+	open_stream(&s, format, true, 0);
 	push(&s, call, "");
 	push(&s, "\nb", "r:<minimax:tool_call><invoke name=\"f\"></invoke></minimax:tool_call>\nb|");
 	finish(&s, "");
@@ -365,10 +367,10 @@ static const char *template_of(const char *start)
 	return NULL;
 }
 
-static void test_forms(void **state)
+static void test_formats(void **state)
 {
 	static const struct {
-		const char *family, *form;
+		const char *family, *format;
 		enum odm_echo echo;
 		bool opens_thought, takes_parts, takes_thinking;
 	} rows[] = {
@@ -392,10 +394,10 @@ static void test_forms(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct odm_chat_form f;
+		struct odm_chat_format f;
 
-		answer_case_form(&f, template_of(rows[i].family));
-		assert_string_equal(f.name, rows[i].form);
+		answer_case_format(&f, template_of(rows[i].family));
+		assert_string_equal(f.name, rows[i].format);
 		assert_int_equal(f.echo, rows[i].echo);
 		assert_int_equal(f.opens_thought, rows[i].opens_thought);
 		assert_int_equal(f.content[ODM_ROLE_USER] == ODM_CONTENT_BOTH, rows[i].takes_parts);
@@ -417,34 +419,34 @@ static void test_prompt_ends(void **state)
 		{ "think>", false },
 	};
 	const struct od_text_spans none = { 0 };
-	struct odm_chat_form f;
+	struct odm_chat_format f;
 
 	(void)state;
-	odm_chat_form_choose(&f, "<think></think>", NULL);
+	odm_chat_format_choose(&f, "<think></think>", NULL);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-		assert_int_equal(odm_chat_form_in_thought(&f, rows[i].prompt, strlen(rows[i].prompt), &none),
+		assert_int_equal(odm_chat_format_in_thought(&f, rows[i].prompt, strlen(rows[i].prompt), &none),
 				 rows[i].in_thought);
-	odm_chat_form_choose(&f, "", NULL);
-	assert_false(odm_chat_form_in_thought(&f, "<think>", 7, &none));
+	odm_chat_format_choose(&f, "", NULL);
+	assert_false(odm_chat_format_in_thought(&f, "<think>", 7, &none));
 }
 
 /* A tag of which any byte is a user's opens no thought. */
 static void test_users_tags(void **state)
 {
 	static const char prompt[] = "assistant\n<think>\n";
-	struct odm_chat_form f;
+	struct odm_chat_format f;
 
 	(void)state;
-	odm_chat_form_choose(&f, "<think></think>", NULL);
+	odm_chat_format_choose(&f, "<think></think>", NULL);
 	for (size_t at = 0; at < sizeof(prompt) - 1; at++) {
 		struct od_text_span spans[2] = { { 0, 2 }, { at, at + 1 } };
 		const struct od_text_spans users = { .v = at < 2 ? spans : &spans[1], .n = 1 },
 					   both = { .v = spans, .n = 2 };
 		const bool hit = at >= 10 && at < 17;
 
-		assert_int_equal(odm_chat_form_in_thought(&f, prompt, sizeof(prompt) - 1, &users), !hit);
+		assert_int_equal(odm_chat_format_in_thought(&f, prompt, sizeof(prompt) - 1, &users), !hit);
 		if (at > 2)
-			assert_int_equal(odm_chat_form_in_thought(&f, prompt, sizeof(prompt) - 1, &both), !hit);
+			assert_int_equal(odm_chat_format_in_thought(&f, prompt, sizeof(prompt) - 1, &both), !hit);
 	}
 }
 
@@ -461,7 +463,7 @@ int main(void)
 		cmocka_unit_test(test_broken_characters_pass),
 		cmocka_unit_test(test_call_of_the_greatest_length),
 		cmocka_unit_test(test_long_nonsense),
-		cmocka_unit_test(test_forms),
+		cmocka_unit_test(test_formats),
 		cmocka_unit_test(test_prompt_ends),
 		cmocka_unit_test(test_users_tags),
 	};

@@ -31,12 +31,12 @@ static uint32_t skewed(uint32_t n)
 	return a < b ? a : b;
 }
 
-static struct od_cache *new_cache(enum cache_rule rule, uint32_t places, uint64_t chance)
+static struct od_cache *new_cache(enum cache_rule rule, uint32_t capacity, uint64_t chance)
 {
 	const struct od_cache_opts o = { .n_moe = LAYERS,
 					 .n_experts = EXPERTS,
 					 .state = OD_CACHE_C,
-					 .budget_bytes = 10 * places + 9,
+					 .budget_bytes = 10 * capacity + 9,
 					 .expert_bytes = 10 };
 	struct od_cache *c;
 
@@ -65,8 +65,8 @@ static void fifo(void **state)
 {
 	(void)state;
 	seed = 1;
-	for (uint32_t places = 0; places <= ALL; places++) {
-		struct od_cache *c = new_cache(CACHE_FIFO, places, 0);
+	for (uint32_t capacity = 0; capacity <= ALL; capacity++) {
+		struct od_cache *c = new_cache(CACHE_FIFO, capacity, 0);
 		uint64_t came[ALL] = { 0 }; /* 0: not kept */
 		uint32_t n = 0;
 
@@ -78,8 +78,8 @@ static void fifo(void **state)
 				came[id] = 0;
 				n--;
 			}
-			if (came[id] == 0 && places > 0) {
-				for (uint32_t i = 0; n == places && i < ALL; i++)
+			if (came[id] == 0 && capacity > 0) {
+				for (uint32_t i = 0; n == capacity && i < ALL; i++)
 					gone = came[i] != 0 && (gone == ALL || came[i] < came[gone]) ? i : gone;
 				if (gone != ALL)
 					came[gone] = 0;
@@ -87,7 +87,7 @@ static void fifo(void **state)
 				came[id] = now;
 			}
 			check_changes(c, od_cache_use(c, id / EXPERTS, id % EXPERTS), id / EXPERTS, id % EXPERTS, gone,
-				      places > 0 ? OD_CACHE_C : OD_CACHE_NONE);
+				      capacity > 0 ? OD_CACHE_C : OD_CACHE_NONE);
 		}
 		od_cache_free(c);
 	}
@@ -99,9 +99,10 @@ static void marking(void **state)
 
 	(void)state;
 	seed = 2;
-	for (uint32_t places = 0; places <= ALL; places++) {
-		struct od_cache *c = new_cache(CACHE_MARKING, places, 7), *twin = new_cache(CACHE_MARKING, places, 7);
-		struct od_cache *other = new_cache(CACHE_MARKING, places, 8);
+	for (uint32_t capacity = 0; capacity <= ALL; capacity++) {
+		struct od_cache *c = new_cache(CACHE_MARKING, capacity, 7),
+				*twin = new_cache(CACHE_MARKING, capacity, 7);
+		struct od_cache *other = new_cache(CACHE_MARKING, capacity, 8);
 		bool marked[ALL] = { false };
 		uint32_t n = 0;
 
@@ -119,7 +120,7 @@ static void marking(void **state)
 			}
 			for (uint32_t k = 0; k < ALL; k++)
 				free_marks += od_cache_look(c, k / EXPERTS, k % EXPERTS) != OD_CACHE_NONE && !marked[k];
-			if (!was && n == places && free_marks == 0)
+			if (!was && n == capacity && free_marks == 0)
 				memset(marked, 0, sizeof(marked)); /* a new phase */
 			ch = od_cache_use(c, layer, expert);
 			if (ch.n > 1) {
@@ -127,10 +128,10 @@ static void marking(void **state)
 				assert_false(marked[gone]);
 				drawn[gone]++;
 			}
-			assert_true((ch.n > 1) == (!was && n == places && places > 0));
-			check_changes(c, ch, layer, expert, gone, places > 0 ? OD_CACHE_C : OD_CACHE_NONE);
-			n += !was && n < places;
-			marked[id] = places > 0;
+			assert_true((ch.n > 1) == (!was && n == capacity && capacity > 0));
+			check_changes(c, ch, layer, expert, gone, capacity > 0 ? OD_CACHE_C : OD_CACHE_NONE);
+			n += !was && n < capacity;
+			marked[id] = capacity > 0;
 			same = od_cache_use(twin, layer, expert);
 			assert_int_equal(same.n, ch.n);
 			assert_memory_equal(same.change, ch.change, ch.n * sizeof(*ch.change));
@@ -147,7 +148,7 @@ static void marking(void **state)
 }
 
 /* The fewest loads from use `at` on with the kept set as given: every choice is tried. */
-static uint32_t fewest(const uint32_t *use, uint32_t n, uint32_t at, uint32_t kept, uint32_t places)
+static uint32_t fewest(const uint32_t *use, uint32_t n, uint32_t at, uint32_t kept, uint32_t capacity)
 {
 	uint32_t best, id;
 
@@ -155,15 +156,16 @@ static uint32_t fewest(const uint32_t *use, uint32_t n, uint32_t at, uint32_t ke
 		return 0;
 	id = use[at];
 	if (kept >> id & 1)
-		return fewest(use, n, at + 1, kept, places);
-	best = fewest(use, n, at + 1, kept, places); /* not kept */
-	if ((uint32_t)__builtin_popcount(kept) < places) {
-		uint32_t with = fewest(use, n, at + 1, kept | 1u << id, places);
+		return fewest(use, n, at + 1, kept, capacity);
+	best = fewest(use, n, at + 1, kept, capacity); /* not kept */
+	if ((uint32_t)__builtin_popcount(kept) < capacity) {
+		uint32_t with = fewest(use, n, at + 1, kept | 1u << id, capacity);
 
 		return 1 + (with < best ? with : best);
 	}
 	for (uint32_t out = 0; out < 6; out++) {
-		uint32_t with = kept >> out & 1 ? fewest(use, n, at + 1, (kept ^ 1u << out) | 1u << id, places) : best;
+		uint32_t with =
+			kept >> out & 1 ? fewest(use, n, at + 1, (kept ^ 1u << out) | 1u << id, capacity) : best;
 
 		best = with < best ? with : best;
 	}
@@ -177,9 +179,9 @@ static void belady_loads_least(void **state)
 	(void)state;
 	seed = 3;
 	for (int round = 0; round < 40; round++) {
-		uint32_t use[USES], places = 1 + round % 3, loads = 0;
+		uint32_t use[USES], capacity = 1 + round % 3, loads = 0;
 		const struct od_cache_opts o = {
-			.n_moe = 1, .n_experts = 6, .expert_bytes = 1, .budget_bytes = places
+			.n_moe = 1, .n_experts = 6, .expert_bytes = 1, .budget_bytes = capacity
 		};
 		struct od_cache *c;
 
@@ -195,7 +197,7 @@ static void belady_loads_least(void **state)
 			cache_rule_foretell(c, next);
 			od_cache_use(c, 0, use[i]);
 		}
-		assert_int_equal(loads, fewest(use, USES, 0, 0, places));
+		assert_int_equal(loads, fewest(use, USES, 0, 0, capacity));
 		od_cache_free(c);
 	}
 }

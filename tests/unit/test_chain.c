@@ -229,7 +229,7 @@ static void open_world(struct chain_world *w)
 	memset(w, 0, sizeof(*w));
 	make_model(&w->model, 3);
 	w->first = config;
-	assert_int_equal(od_config_take_part(&w->first, 0, 1, &err), OD_OK);
+	assert_int_equal(od_config_take_layers(&w->first, 0, 1, &err), OD_OK);
 	assert_int_equal(od_state_pool_new(&w->pool, w->model.device, &w->first, OD_PROFILE_F32, CTX, 2, 3, &err),
 			 OD_OK);
 	assert_int_equal(od_seq_state_new(&w->seq, w->pool, &err), OD_OK);

@@ -64,7 +64,7 @@ static void test_calls_come_back(void **state)
 		if (c->echo == NULL)
 			continue;
 		messages = json_pack("[o]", sent_back(c));
-		assert_int_equal(odm_context_build(&context, messages, &c->form, &err), OD_OK);
+		assert_int_equal(odm_context_build(&context, messages, &c->format, &err), OD_OK);
 		/* a text may be one of its own */
 		message = json_array_get(context.messages, json_array_size(context.messages) - 1);
 		if (json_array_size(json_object_get(message, "tool_calls")) != json_array_size(c->echo))
@@ -83,9 +83,9 @@ static void test_calls_come_back(void **state)
 
 /* ---- What else is changed ---- */
 
-static const struct odm_call_form lines = { .values = ODM_VALUE_LINES };
+static const struct odm_call_format lines = { .values = ODM_VALUE_LINES };
 
-static const struct odm_chat_form forms[] = {
+static const struct odm_chat_format formats[] = {
 	['p' - 'a'] = { .echo = ODM_ECHO_TEXT }, /* most templates */
 	['v' - 'a'] = { .calls = &lines, .n_calls = 1, .echo = ODM_ECHO_VALUES, .no_text = ODM_NO_TEXT_GIVEN },
 	['h' - 'a'] = { .harmony = true, .takes_developer = true, .thought_field = ODM_THOUGHT_THINKING },
@@ -98,7 +98,7 @@ static const struct odm_chat_form forms[] = {
 };
 
 static const struct {
-	char form;
+	char format;
 	const char *given, *expected; /* the error's text if it is no array */
 } rows[] = {
 	/* unchanged */
@@ -287,13 +287,13 @@ static void test_messages(void **state)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		json_t *given = parse(rows[i].given),
 		       *expected = rows[i].expected[0] == '[' ? parse(rows[i].expected) : NULL;
-		struct odm_chat_form form;
+		struct odm_chat_format format;
 		struct odm_context context;
 		struct od_err err = { 0 };
 		int rc;
 
-		form = forms[rows[i].form - 'a'];
-		rc = odm_context_build(&context, given, &form, &err);
+		format = formats[rows[i].format - 'a'];
+		rc = odm_context_build(&context, given, &format, &err);
 		if (expected == NULL) {
 			assert_int_not_equal(rc, OD_OK);
 			assert_null(context.messages);
@@ -314,14 +314,14 @@ static void test_short_ids(void **state)
 		"{'id': 'abcDEF012', 'function': {'name': 'g'}}]}, {'role': 'tool', 'tool_call_id': 'call_0123456789', "
 		"'content': 'r'}, {'role': 'tool', 'tool_call_id': 'abcDEF012', 'content': 's'}]");
 	const json_t *calls, *tool;
-	struct odm_chat_form form;
+	struct odm_chat_format format;
 	struct odm_context context;
 	struct od_err err;
 	const char *id;
 
 	(void)state;
-	form = forms['m' - 'a'];
-	assert_int_equal(odm_context_build(&context, given, &form, &err), OD_OK);
+	format = formats['m' - 'a'];
+	assert_int_equal(odm_context_build(&context, given, &format, &err), OD_OK);
 	calls = json_object_get(json_array_get(context.messages, 0), "tool_calls");
 	id = json_string_value(json_object_get(json_array_get(calls, 0), "id"));
 	assert_int_equal(strlen(id), 9);
@@ -367,7 +367,7 @@ static void test_counted_ids(void **state)
 		struct odm_context context;
 		struct od_err err;
 
-		assert_int_equal(odm_context_build(&context, given, &forms['k' - 'a'], &err), OD_OK);
+		assert_int_equal(odm_context_build(&context, given, &formats['k' - 'a'], &err), OD_OK);
 		check_ids(&context, cases[i].ids);
 		odm_context_fini(&context);
 		json_decref(given);
@@ -381,13 +381,13 @@ static void test_request_is_not_changed(void **state)
 		"[{'role': 'user', 'content': [{'type': 'image'}]}, {'role': 'assistant', 'tool_calls': [{'function': "
 		"{'name': 'f', 'arguments': '{}'}}]}]");
 	json_t *copy = json_deep_copy(given);
-	struct odm_chat_form form;
+	struct odm_chat_format format;
 	struct odm_context context;
 	struct od_err err;
 
 	(void)state;
-	form = forms['b' - 'a'];
-	assert_int_equal(odm_context_build(&context, given, &form, &err), OD_OK);
+	format = formats['b' - 'a'];
+	assert_int_equal(odm_context_build(&context, given, &format, &err), OD_OK);
 	assert_true(json_equal(given, copy));
 	assert_false(json_equal(context.messages, copy));
 	odm_context_fini(&context);

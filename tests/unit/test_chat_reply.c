@@ -119,7 +119,7 @@ static void errors_end_it(void **state)
 	}
 }
 
-static void choices_of_other_forms_have_no_text(void **state)
+static void choices_of_other_formats_have_no_text(void **state)
 {
 	static const char *const events[] = { "{\"choices\":[null]}",
 					      "{\"choices\":[7]}",
@@ -157,7 +157,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_whole_answer),     cmocka_unit_test(usage_without_details_or_sense),
-		cmocka_unit_test(errors_end_it),      cmocka_unit_test(choices_of_other_forms_have_no_text),
+		cmocka_unit_test(errors_end_it),      cmocka_unit_test(choices_of_other_formats_have_no_text),
 		cmocka_unit_test(bodies_of_refusals),
 	};
 

@@ -60,7 +60,7 @@ static struct compute_matmul_shape random_shape(uint64_t *seed, size_t n_in)
 
 static void run(const struct od_backend *be, struct compute_matmul_data *d, const struct compute_matmul_shape *s)
 {
-	od_matmul_part(be, &d->w, d->x, s->x_stride, d->y, s->y_stride, s->n_rows, s->o_begin, s->o_end);
+	od_matmul_range(be, &d->w, d->x, s->x_stride, d->y, s->y_stride, s->n_rows, s->o_begin, s->o_end);
 }
 
 static void check_lanes(const struct od_backend *be, uint64_t *seed, enum od_dtype t, size_t n_in, enum kind kind)
@@ -109,7 +109,7 @@ static void matmul_every_half(void **state)
 			h[i] = (uint16_t)i;
 			want[i] = one_nan(fmaf(weight_at(dtypes[t], h, i), one, 0));
 		}
-		od_matmul_part(be, &w, &one, 1, y, 0x10000, 1, 0, 0x10000);
+		od_matmul_range(be, &w, &one, 1, y, 0x10000, 1, 0, 0x10000);
 		assert_bits(od_dtype_name(dtypes[t]), y, want, 0x10000);
 	}
 	free(h), free(y), free(want);
@@ -129,13 +129,13 @@ static void matmul_every_byte(void **state)
 	for (int t = 0; t < 2; t++) {
 		struct od_mat w = { .dtype = t == 0 ? OD_F8_E4M3 : OD_F8_E5M2, .n_out = 256, .n_in = N, .data = b };
 
-		for (size_t place = 0; place < N; place++) {
+		for (size_t index = 0; index < N; index++) {
 			memset(b, 0, 256 * N);
 			for (size_t i = 0; i < 256; i++) {
-				b[i * N + place] = (uint8_t)i;
-				want[i] = one_nan(od_bits_f32(bits[t][i]) * x[place] + 0.0f);
+				b[i * N + index] = (uint8_t)i;
+				want[i] = one_nan(od_bits_f32(bits[t][i]) * x[index] + 0.0f);
 			}
-			od_matmul_part(be, &w, x, N, y, 256, 1, 0, 256);
+			od_matmul_range(be, &w, x, N, y, 256, 1, 0, 256);
 			assert_bits(od_dtype_name(w.dtype), y, want, 256);
 		}
 	}
@@ -165,7 +165,7 @@ static void matmul_of_bytes_is_of_bf16(void **state)
 		run(be, &d, &s);
 		d.w.dtype = OD_BF16;
 		d.w.data = same;
-		od_matmul_part(be, &d.w, d.x, s.x_stride, d.want, s.y_stride, s.n_rows, s.o_begin, s.o_end);
+		od_matmul_range(be, &d.w, d.x, s.x_stride, d.want, s.y_stride, s.n_rows, s.o_begin, s.o_end);
 		assert_bits(od_dtype_name(t), d.y, d.want, d.y_len);
 		data_free(&d);
 		free(same);
@@ -227,9 +227,9 @@ static void matmul_independence(void **state)
 			float *want = d.want + r * s.y_stride;
 
 			one.o_begin = random_below(&seed, s.n_out);
-			od_matmul_part(be, &d.w, x, 7, want, 9, 1, 0, one.o_begin);
+			od_matmul_range(be, &d.w, x, 7, want, 9, 1, 0, one.o_begin);
 			for (size_t o = one.o_begin; o < s.n_out; o++)
-				od_matmul_part(be, &d.w, x, 7, want, 9, 1, o, o + 1);
+				od_matmul_range(be, &d.w, x, 7, want, 9, 1, o, o + 1);
 		}
 		assert_bits("alone", d.y, d.want, d.y_len);
 		data_free(&d);
@@ -245,7 +245,7 @@ static void check_blocks(const struct od_backend *be, uint64_t *seed, size_t n_i
 	run(be, &d, &s);
 	for (size_t r = 0; r < s.n_rows; r++)
 		for (size_t o = 0; o < s.n_out; o++)
-			od_matmul_part(be, &d.w, d.x + r * s.x_stride, 1, d.want + r * s.y_stride, 1, 1, o, o + 1);
+			od_matmul_range(be, &d.w, d.x + r * s.x_stride, 1, d.want + r * s.y_stride, 1, 1, o, o + 1);
 	assert_bits("blocks", d.y, d.want, d.y_len);
 	for (size_t i = 0; i < d.y_len && strcmp(be->kernel_class, OD_CLASS_FMA16) == 0; i++) {
 		float want = lanes_dot(OD_BF16, d.weights, i % 131 * n_in, d.x + i / 131 * n_in, n_in);
@@ -277,7 +277,7 @@ static void matmul_negative_zero(void **state)
 	for (size_t i = 0; i < 80; i++)
 		x[i] = -0x1p-100f, w[i] = 0x1p-100f;
 	for (m.n_in = 1; m.n_in <= 80; m.n_in++) {
-		od_matmul_part(be, &m, x, 0, &y, 0, 1, 0, 1);
+		od_matmul_range(be, &m, x, 0, &y, 0, 1, 0, 1);
 		/* Under 16 elements some lanes hold the +0 that they began with. */
 		assert_int_equal(od_f32_bits(y), m.n_in < 16 ? 0 : 0x80000000u);
 	}
@@ -308,7 +308,7 @@ static void matmul_stays_inside(void **state)
 		for (size_t r = 0; r < n_rows; r++)
 			for (size_t k = 0; k < n_in; k++)
 				((float *)(void *)x.p)[r * (n_in + 1) + k] = random_unit(&seed);
-		od_matmul_part(be, &m, (float *)(void *)x.p, n_in + 1, (float *)(void *)y.p, 5, n_rows, 0, 5);
+		od_matmul_range(be, &m, (float *)(void *)x.p, n_in + 1, (float *)(void *)y.p, 5, n_rows, 0, 5);
 		for (size_t r = 0; r < n_rows; r++)
 			assert_true(isfinite(((float *)(void *)y.p)[r * 5 + 2]));
 		munmap(w.map, w.map_len), munmap(x.map, x.map_len), munmap(y.map, y.map_len);

@@ -37,7 +37,7 @@ static uint16_t draw_weight(uint64_t *seed, size_t i, size_t wild_period)
 
 /* Chunks have memory of their own, so that a sanitizer sees what is read behind one; the first of them in memory is the
  * base. */
-static void place_chunks(struct compute_planes_data *d, size_t chunk_rows)
+static void lay_out_chunks(struct compute_planes_data *d, size_t chunk_rows)
 {
 	uintptr_t base = UINTPTR_MAX;
 
@@ -75,7 +75,7 @@ static void encode(struct compute_planes_data *d, const struct compute_planes_sh
 			d->n_raw += od_planes_at(d->chunk[c], n, s->n_in, b).raw;
 	}
 	free(e);
-	place_chunks(d, s->chunk_rows);
+	lay_out_chunks(d, s->chunk_rows);
 }
 
 static void chunks_free(struct compute_planes_data *d)
@@ -118,8 +118,8 @@ static void check(const struct od_backend *be, struct compute_planes_data *d, co
 
 	snprintf(what, sizeof(what), "%s: %zu x %zu, chunks of %zu, %zu rows, outputs [%zu, %zu)", be->name, s->n_out,
 		 s->n_in, s->chunk_rows, s->n_rows, s->o_begin, s->o_end);
-	od_matmul_part(be, &d->plain, d->x, s->x_stride, d->want, s->y_stride, s->n_rows, s->o_begin, s->o_end);
-	od_matmul_part(be, &d->coded, d->x, s->x_stride, d->y, s->y_stride, s->n_rows, s->o_begin, s->o_end);
+	od_matmul_range(be, &d->plain, d->x, s->x_stride, d->want, s->y_stride, s->n_rows, s->o_begin, s->o_end);
+	od_matmul_range(be, &d->coded, d->x, s->x_stride, d->y, s->y_stride, s->n_rows, s->o_begin, s->o_end);
 	assert_bits(what, d->y, d->want, d->y_len);
 }
 

@@ -50,12 +50,12 @@ static float plain_dot(const struct od_mat *w, size_t o, const float *x)
 	if (w->dtype == OD_INT8)
 		return one_nan(lanes_dot(OD_INT8, w->data, o * w->n_in, x, w->n_in) * w->scale[o]);
 	for (size_t g = 0; g < n_groups(w->n_in); g++) {
-		float part[16] = { 0 };
+		float partial[16] = { 0 };
 
 		for (size_t k = 64 * g; k < w->n_in && k < 64 * g + 64; k++)
-			part[k % 16] = fmaf(od_nf4_values[nf4_code(w, o, k)], x[k], part[k % 16]);
+			partial[k % 16] = fmaf(od_nf4_values[nf4_code(w, o, k)], x[k], partial[k % 16]);
 		for (int i = 0; i < 16; i++)
-			lane[i] = fmaf(part[i], scale_at(w, o, g), lane[i]);
+			lane[i] = fmaf(partial[i], scale_at(w, o, g), lane[i]);
 	}
 	return one_nan(fold16(lane));
 }
@@ -426,7 +426,7 @@ static void stays_inside(void **state)
 		fence(&y, d.y, d.y_len * sizeof(float));
 		q = fenced_new(n_rows * groups * 64), q_scale = fenced_new(n_rows * groups * sizeof(float));
 		act8 = (struct od_act8){ (int8_t *)q.p, (float *)(void *)q_scale.p };
-		od_matmul_part(be, &d.w, (float *)(void *)x.p, n_in, (float *)(void *)y.p, 5, n_rows, 0, 5);
+		od_matmul_range(be, &d.w, (float *)(void *)x.p, n_in, (float *)(void *)y.p, 5, n_rows, 0, 5);
 		run(be, &d, OD_ACT_F32);
 		assert_memory_equal(y.p, d.y, d.y_len * sizeof(float));
 		for (size_t r = 0; r < n_rows; r++)

@@ -441,26 +441,26 @@ static void cache_new(struct cache *c, uint64_t *seed, enum od_dtype t, size_t b
 		memcpy((char *)c->v + p * v_dim * each, (char *)c->k + p * k_dim * each, v_dim * each);
 }
 
-/* n_pages of the sequence at n_places in any order; last_is_last: its last page is where memory ends. */
-static void draw_table(struct cache *c, uint64_t *seed, size_t n_pages, size_t n_places, bool last_is_last)
+/* n_pages of the sequence at n_pool_pages in any order; last_is_last: its last page is where memory ends. */
+static void draw_table(struct cache *c, uint64_t *seed, size_t n_pages, size_t n_pool_pages, bool last_is_last)
 {
-	uint32_t *place = exact(n_places, sizeof(*place));
+	uint32_t *page_at = exact(n_pool_pages, sizeof(*page_at));
 
-	for (size_t i = 0; i < n_places; i++) {
+	for (size_t i = 0; i < n_pool_pages; i++) {
 		size_t j = random_below(seed, i + 1);
 
-		place[i] = place[j];
-		place[j] = (uint32_t)i;
+		page_at[i] = page_at[j];
+		page_at[j] = (uint32_t)i;
 	}
-	for (size_t i = 0; last_is_last && i < n_places; i++) {
-		if (place[i] != n_places - 1)
+	for (size_t i = 0; last_is_last && i < n_pool_pages; i++) {
+		if (page_at[i] != n_pool_pages - 1)
 			continue;
-		place[i] = place[n_pages - 1];
-		place[n_pages - 1] = (uint32_t)n_places - 1;
+		page_at[i] = page_at[n_pages - 1];
+		page_at[n_pages - 1] = (uint32_t)n_pool_pages - 1;
 	}
 	c->table = exact(n_pages, sizeof(*c->table));
-	memcpy(c->table, place, n_pages * sizeof(*place));
-	free(place);
+	memcpy(c->table, page_at, n_pages * sizeof(*page_at));
+	free(page_at);
 }
 
 /* Where rows of keys and of values lie, from the beginning of mem. */
@@ -468,7 +468,7 @@ struct layout {
 	size_t k_at, v_at, k_row, v_row, k_page, v_page;
 };
 
-static struct layout draw_layout(const struct cache *c, uint64_t *seed, size_t n_places)
+static struct layout draw_layout(const struct cache *c, uint64_t *seed, size_t n_pool_pages)
 {
 	const size_t each = od_dtype_bytes(c->a.kv_dtype);
 	size_t k_row = (c->a.k_dim + random_below(seed, 3) * 24) * each,
@@ -485,44 +485,45 @@ static struct layout draw_layout(const struct cache *c, uint64_t *seed, size_t n
 	} else { /* all pages of one, then all of the other */
 		l.k_page = OD_KV_PAGE * k_row + random_below(seed, 2) * 64;
 		l.v_page = OD_KV_PAGE * v_row + random_below(seed, 2) * 192;
-		l.k_at = v_first ? n_places * l.v_page : 0;
-		l.v_at = v_first ? 0 : n_places * l.k_page;
+		l.k_at = v_first ? n_pool_pages * l.v_page : 0;
+		l.v_at = v_first ? 0 : n_pool_pages * l.k_page;
 	}
 	return l;
 }
 
 /* The end of row p where page p / OD_KV_PAGE is place. */
-static size_t row_end(size_t at, size_t place, size_t page, size_t p, size_t row, size_t bytes)
+static size_t row_end(size_t at, size_t page_at, size_t page, size_t p, size_t row, size_t bytes)
 {
-	return at + place * page + p % OD_KV_PAGE * row + bytes;
+	return at + page_at * page + p % OD_KV_PAGE * row + bytes;
 }
 
 /* Every second time memory ends with the sequence's last row, so that a sanitizer sees what is read behind it. */
-static void cache_place(struct cache *c, uint64_t *seed)
+static void cache_lay_out(struct cache *c, uint64_t *seed)
 {
 	const struct od_attn *a = &c->a;
 	const size_t k_row = a->k_dim * od_dtype_bytes(a->kv_dtype), v_row = a->v_dim * od_dtype_bytes(a->kv_dtype);
-	const size_t n_pages = (a->end - 1) / OD_KV_PAGE + 1, n_places = n_pages + random_below(seed, 4),
+	const size_t n_pages = (a->end - 1) / OD_KV_PAGE + 1, n_pool_pages = n_pages + random_below(seed, 4),
 		     last = a->end - 1;
 	const bool tight = random_below(seed, 2) == 0;
-	const struct layout l = draw_layout(c, seed, n_places);
-	size_t k_end = row_end(l.k_at, n_places - 1, l.k_page, last, l.k_row, k_row);
-	size_t v_end = row_end(l.v_at, n_places - 1, l.v_page, last, l.v_row, v_row);
+	const struct layout l = draw_layout(c, seed, n_pool_pages);
+	size_t k_end = row_end(l.k_at, n_pool_pages - 1, l.k_page, last, l.k_row, k_row);
+	size_t v_end = row_end(l.v_at, n_pool_pages - 1, l.v_page, last, l.v_row, v_row);
 
 	free(c->mem), free(c->table);
-	c->mem_bytes = n_places * (l.k_page + l.v_page);
+	c->mem_bytes = n_pool_pages * (l.k_page + l.v_page);
 	if (tight)
 		c->mem_bytes = k_end > v_end ? k_end : v_end;
 	c->mem = exact(c->mem_bytes, 1);
 	memset(c->mem, 0xff, c->mem_bytes);
-	draw_table(c, seed, n_pages, n_places, tight);
+	draw_table(c, seed, n_pages, n_pool_pages, tight);
 	for (size_t p = a->begin; p < a->end; p++) {
-		const size_t place = c->table[p / OD_KV_PAGE];
+		const size_t page_at = c->table[p / OD_KV_PAGE];
 
 		if (!c->shared)
-			memcpy(c->mem + row_end(l.v_at, place, l.v_page, p, l.v_row, 0), (const char *)c->v + p * v_row,
-			       v_row);
-		memcpy(c->mem + row_end(l.k_at, place, l.k_page, p, l.k_row, 0), (const char *)c->k + p * k_row, k_row);
+			memcpy(c->mem + row_end(l.v_at, page_at, l.v_page, p, l.v_row, 0),
+			       (const char *)c->v + p * v_row, v_row);
+		memcpy(c->mem + row_end(l.k_at, page_at, l.k_page, p, l.k_row, 0), (const char *)c->k + p * k_row,
+		       k_row);
 	}
 	for (size_t i = 0; i < a->begin / OD_KV_PAGE; i++) /* pages behind a window may have been given away */
 		c->table[i] = UINT32_MAX;
@@ -575,27 +576,27 @@ static void head_by_hand(const struct cache *c, const float *q, const float *sin
 {
 	const struct od_attn *a = &c->a;
 	const size_t first_block = a->begin / OD_ATTN_BLOCK, n = (a->end - 1) / OD_ATTN_BLOCK + 1 - first_block;
-	struct partial *part = exact(n, sizeof(*part));
+	struct partial *split = exact(n, sizeof(*split));
 	float max = sink != NULL ? *sink : -FLT_MAX, sum = sink != NULL ? 1 : 0;
 
 	memset(out, 0, a->v_dim * sizeof(float));
 	for (size_t i = n; i-- > 0;) {
 		const size_t b = (first_block + i) * OD_ATTN_BLOCK, end = b + OD_ATTN_BLOCK;
 
-		partial_by_hand(c, q, b > a->begin ? b : a->begin, a->end < end ? a->end : end, &part[i]);
+		partial_by_hand(c, q, b > a->begin ? b : a->begin, a->end < end ? a->end : end, &split[i]);
 	}
 	for (size_t i = 0; i < n; i++) {
-		const float high = greater(max, part[i].max), keep = od_exp(max - high),
-			    add = od_exp(part[i].max - high);
+		const float high = greater(max, split[i].max), keep = od_exp(max - high),
+			    add = od_exp(split[i].max - high);
 
 		for (size_t d = 0; d < a->v_dim; d++)
-			out[d] = fmaf(part[i].value[d], add, out[d] * keep);
-		sum = fmaf(part[i].sum, add, sum * keep);
+			out[d] = fmaf(split[i].value[d], add, out[d] * keep);
+		sum = fmaf(split[i].sum, add, sum * keep);
 		max = high;
 	}
 	for (size_t d = 0; d < a->v_dim; d++)
 		out[d] = one_nan(out[d] / sum);
-	free(part);
+	free(split);
 }
 
 static void attend_by_hand(const struct cache *c, float *out)
@@ -663,7 +664,7 @@ static void attend_spans(void **state)
 				  shared && b > a ? a :
 						    b,
 				  shared);
-			cache_place(&c, &seed);
+			cache_lay_out(&c, &seed);
 			c.a.sinks = i % 3 == 1 ? c.sinks : NULL;
 			be->attend(&c.a);
 			for (size_t h = 0; h < c.a.n_heads; h++)
@@ -687,7 +688,7 @@ static void attend_rescales(void **state)
 		cache_new(&c, &seed, OD_F32, (size_t)round * 70, 900, 24, round % 5 == 4 ? 40 : 24, false);
 		for (size_t p = c.a.begin; p < 900; p++)
 			((float *)c.k)[p * 24] += (float)(round % 2 ? p : 900 - p) * 0.11f;
-		cache_place(&c, &seed);
+		cache_lay_out(&c, &seed);
 		c.q[0] = round % 3 == 0 ? 4.0f : 0.2f;
 		c.a.scale = round % 4 == 3 ? -0.7f : 0.7f;
 		c.a.sinks = round % 3 == 1 ? c.sinks : NULL;
@@ -709,7 +710,7 @@ static void attend_odd(void **state)
 
 		cache_new(&c, &seed, OD_F32, 3, 300, 19, 19, false);
 		((float *)(i % 2 ? c.k : c.v))[40 * 19] = poison[i / 2];
-		cache_place(&c, &seed);
+		cache_lay_out(&c, &seed);
 		be->attend(&c.a);
 		memcpy(c.want, c.out, out_n(&c) * sizeof(float));
 		oracle()->attend(&c.a);
@@ -730,7 +731,7 @@ static void attend_minus_infinity(void **state)
 		((float *)c.k)[p * 8] = -INFINITY;
 	for (size_t h = 0; h < c.a.n_heads; h++)
 		c.q[h * 8] = 1;
-	cache_place(&c, &seed);
+	cache_lay_out(&c, &seed);
 	be->attend(&c.a);
 	rest = c;
 	rest.a.begin = 512;
@@ -756,12 +757,12 @@ static void attend_anywhere(void **state)
 		struct cache c;
 
 		cache_new(&c, &seed, round % 2 ? OD_BF16 : OD_F32, begin, end, k_dim, v_dim, round % 4 >= 2);
-		cache_place(&c, &seed);
+		cache_lay_out(&c, &seed);
 		be->attend(&c.a);
 		memcpy(c.want, c.out, out_n(&c) * sizeof(float));
 		for (int n = 0; n < 8; n++) {
 			first = c.table[(end - 1) / OD_KV_PAGE];
-			cache_place(&c, &seed);
+			cache_lay_out(&c, &seed);
 			moved += c.table[(end - 1) / OD_KV_PAGE] != first;
 			memset(c.out, 0xff, out_n(&c) * sizeof(float));
 			be->attend(&c.a);

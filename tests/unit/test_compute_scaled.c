@@ -284,8 +284,8 @@ static void check_product(const struct od_backend *be, uint64_t *seed, const str
 
 	for (size_t i = 0; i < y_len; i++)
 		y[i] = want[i] = UNTOUCHED;
-	od_matmul_part(be, &plain, x, x_stride, want, y_stride, n_rows, begin, n_out);
-	od_matmul_part(be, &d->w, x, x_stride, y, y_stride, n_rows, begin, n_out);
+	od_matmul_range(be, &plain, x, x_stride, want, y_stride, n_rows, begin, n_out);
+	od_matmul_range(be, &d->w, x, x_stride, y, y_stride, n_rows, begin, n_out);
 	assert_bits(name_of(&d->w), y, want, y_len);
 	free(x), free(y), free(want);
 }
@@ -355,7 +355,7 @@ static void every_weight(void **state)
 			 groups_of[i / COUNT(code_types) / COUNT(scale_types)], N_OUT, N_IN, i % 2 ? PLAIN : TINY);
 		for (size_t k = 0; k < N_IN * N_IN; k++)
 			x[k] = k / N_IN == k % N_IN;
-		od_matmul_part(be, &d.w, x, N_IN, y, N_OUT, N_IN, 0, N_OUT);
+		od_matmul_range(be, &d.w, x, N_IN, y, N_OUT, N_IN, 0, N_OUT);
 		for (size_t k = 0; k < N_IN; k++)
 			for (size_t o = 0; o < N_OUT; o++)
 				want[N_OUT * k + o] = d.f32[o * N_IN + k] + 0.0f; /* the sum began with +0 */
@@ -385,7 +385,7 @@ static void every_scale(void **state)
 		w.scales = (struct od_scales){ types[t], 16, scales, NULL };
 		for (size_t i = 0; i < 256; i++) /* the sum began with +0 */
 			want[i] = one_nan((float)(scale_value(types[t], scales, i * GROUPS) * N_IN * 0x1p-9) + 0.0f);
-		od_matmul_part(be, &w, x, N_IN, y, 256, 1, 0, 256);
+		od_matmul_range(be, &w, x, N_IN, y, 256, 1, 0, 256);
 		assert_bits(od_dtype_name(types[t]), y, want, 256);
 	}
 	free(ones), free(scales);
@@ -407,7 +407,7 @@ static void negative_zero(void **state)
 		memset(codes + 8, plus ? 0x00 : 0x88, 8);
 		for (size_t k = 0; k < 32; k++)
 			x[k] = k < 16 ? -0x1p-100f : 1;
-		od_matmul_part(be, &w, x, 32, &y, 1, 1, 0, 1);
+		od_matmul_range(be, &w, x, 32, &y, 1, 1, 0, 1);
 		assert_int_equal(od_f32_bits(y), plus ? 0 : 0x80000000u);
 	}
 }
@@ -426,8 +426,8 @@ static void published_rows_stay(void **state)
 		data_new(&d, &seed, code_types[i % COUNT(code_types)],
 			 scale_types[i / COUNT(code_types) % COUNT(scale_types)],
 			 groups_of[i / COUNT(code_types) / COUNT(scale_types)], 77, 900, PLAIN);
-		od_matmul_part(be, &(struct od_mat){ .dtype = OD_F32, .n_out = 77, .n_in = 900, .data = d.f32 }, x, 900,
-			       want, 77, 3, 0, 77);
+		od_matmul_range(be, &(struct od_mat){ .dtype = OD_F32, .n_out = 77, .n_in = 900, .data = d.f32 }, x,
+				900, want, 77, 3, 0, 77);
 		d.w.act = OD_ACT_INT8;
 		assert_int_equal(od_pool_new(&pool, 1 + i % 3, "test", NULL), OD_OK);
 		od_matmul(be, pool, &d.w, x, y, 3);
@@ -466,8 +466,8 @@ static void stays_inside(void **state)
 		w.data = fence(&at[0], d.codes, 5 * od_row_bytes(w.dtype, n_in));
 		w.scales.at = fence(&at[1], d.scales, 5 * n_groups * od_dtype_bytes(scales));
 		fence(&at[2], x, n_rows * n_in * sizeof(float));
-		od_matmul_part(be, &w, (float *)(void *)at[2].p, n_in, y, 5, n_rows, 0, 5);
-		od_matmul_part(be, &d.w, x, n_in, want, 5, n_rows, 0, 5);
+		od_matmul_range(be, &w, (float *)(void *)at[2].p, n_in, y, 5, n_rows, 0, 5);
+		od_matmul_range(be, &d.w, x, n_in, want, 5, n_rows, 0, 5);
 		assert_bits(name_of(&w), y, want, n_rows * 5);
 		for (size_t k = 0; k < 3; k++)
 			munmap(at[k].map, at[k].map_len);

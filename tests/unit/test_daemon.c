@@ -221,7 +221,7 @@ static uint64_t greet(struct daemon_rig *r, void *s, uint64_t old_session)
 	return session;
 }
 
-static void expect_refusal(void *s, const Od__Header *hello, int code, const char *field, const char *part)
+static void expect_refusal(void *s, const Od__Header *hello, int code, const char *field, const char *wanted)
 {
 	struct od_msg m;
 
@@ -230,7 +230,7 @@ static void expect_refusal(void *s, const Od__Header *hello, int code, const cha
 	assert_int_equal(m.header->version, OD_PROTOCOL_VERSION);
 	assert_int_equal(m.header->refuse->code, code);
 	assert_string_equal(m.header->refuse->field, field);
-	assert_says(m.header->refuse->reason, part);
+	assert_says(m.header->refuse->reason, wanted);
 	od_msg_fini(&m);
 }
 

@@ -96,7 +96,7 @@ static void which_devices(void **state)
 static void puts_and_gets(void **state)
 {
 	enum { BYTES = 5000 };
-	unsigned char want[BYTES] = { 0 }, part[BYTES], got[BYTES];
+	unsigned char want[BYTES] = { 0 }, bytes[BYTES], got[BYTES];
 	struct od_buf *b = buf_new(device, BYTES);
 
 	(void)state;
@@ -105,9 +105,9 @@ static void puts_and_gets(void **state)
 		const size_t at = random_below(&seed, BYTES), n = random_below(&seed, (uint32_t)(BYTES - at) + 1);
 
 		for (size_t i = 0; i < n; i++)
-			part[i] = (unsigned char)random_below(&seed, 256);
-		od_device_put(device, q, od_buf_ref(b, at), part, n);
-		memcpy(want + at, part, n);
+			bytes[i] = (unsigned char)random_below(&seed, 256);
+		od_device_put(device, q, od_buf_ref(b, at), bytes, n);
+		memcpy(want + at, bytes, n);
 		if (n > 0) { /* over it, at once */
 			unsigned char one = (unsigned char)round;
 

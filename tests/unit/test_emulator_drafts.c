@@ -467,7 +467,7 @@ static void test_due_before(void **state)
 		push_state(&g->w, g->s, l, begin - 1, 2, g->w.step);
 		settle(&g->w);
 		assert_int_equal(g->m.runs, l + 1 < LAYERS ? 1 : 1 + 8);
-		assert_int_equal(g->m.place[0][begin].said, (2u << l) - 1);
+		assert_int_equal(g->m.cell[0][begin].said, (2u << l) - 1);
 	}
 	assert_all_said(&g->m);
 	close_stage(g);

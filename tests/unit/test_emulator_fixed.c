@@ -41,7 +41,7 @@ struct emulator_fixed_world {
 static void oracle(struct emulator_fixed_world *w, const int32_t *token, uint32_t n, uint16_t (*route)[LAYERS][TOP_K],
 		   int32_t *best)
 {
-	uint16_t part[LAYERS * STEP_ROWS * TOP_K];
+	uint16_t some_rows[LAYERS * STEP_ROWS * TOP_K];
 	struct od_row rows[STEP_ROWS];
 
 	od_seq_state_set_length(w->state, 0);
@@ -49,12 +49,12 @@ static void oracle(struct emulator_fixed_world *w, const int32_t *token, uint32_
 		some = n - at < STEP_ROWS ? n - at : STEP_ROWS;
 		for (uint32_t i = 0; i < some; i++)
 			rows[i] = (struct od_row){ w->state, at + i, token[at + i] };
-		run_pass(&w->pass, rows, some, part);
+		run_pass(&w->pass, rows, some, some_rows);
 		for (uint32_t i = 0; i < some; i++) {
 			const float *logits = logits_of(&w->pass, i);
 
 			for (uint32_t l = 0; l < LAYERS; l++)
-				memcpy(route[at + i][l], part + (l * some + i) * TOP_K, sizeof(route[0][0]));
+				memcpy(route[at + i][l], some_rows + (l * some + i) * TOP_K, sizeof(route[0][0]));
 			best[at + i] = 0;
 			for (int32_t t = 1; t < (int32_t)VOCAB; t++)
 				if (logits[t] > logits[best[at + i]])

@@ -411,7 +411,7 @@ static void test_few_pages(void **state)
 }
 
 /* Whatever ends and begins while a run goes on, there is memory for as many sequences as were agreed. */
-static void test_places(void **state)
+static void test_indices(void **state)
 {
 	struct cast c;
 
@@ -564,7 +564,7 @@ int main(void)
 		cmocka_unit_test(test_lockstep),      cmocka_unit_test(test_random),
 		cmocka_unit_test(test_wrong_guess),   cmocka_unit_test(test_one_run),
 		cmocka_unit_test(test_lacks_rows),    cmocka_unit_test(test_busy),
-		cmocka_unit_test(test_few_pages),     cmocka_unit_test(test_places),
+		cmocka_unit_test(test_few_pages),     cmocka_unit_test(test_indices),
 		cmocka_unit_test(test_shared_prefix), cmocka_unit_test(test_guess_in_shared_page),
 		cmocka_unit_test(test_parted),
 	};

@@ -388,7 +388,7 @@ static void requests_beyond_the_limit_are_refused(void **state)
 	submit_held(t, j, r);
 	assert_int_equal(odm_engine_thread_submit(t, &j[2], 1, false, &err), OD_OK);
 	assert_true(odm_job_take_news(j[2], &news));
-	assert_true(!news.begun && !news.done && news.place == 2);
+	assert_true(!news.begun && !news.done && news.position == 2);
 	assert_int_equal(odm_engine_thread_submit(t, &j[3], 1, false, &err), OD_ERR_BUSY);
 	odm_engine_thread_cancel(j[2]); /* it waits: there is room at once */
 	assert_true(odm_job_take_news(j[2], &news));
@@ -431,7 +431,7 @@ static void no_wake_comes_after_release(void **state)
 		j[i] = job_of(prompt, 3, CTX, &r[i]);
 		assert_int_equal(odm_engine_thread_submit(t, &j[i], 1, false, &err), OD_OK);
 		assert_true(odm_job_take_news(j[i], &news));
-		assert_int_equal(news.place, i);
+		assert_int_equal(news.position, i);
 	}
 	r[2].holds = true;
 	odm_engine_thread_cancel(j[1]); /* jobs behind it move up */

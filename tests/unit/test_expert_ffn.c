@@ -28,7 +28,7 @@ static void setup(struct expert_ffn_bench *b, const char *name, enum od_profile 
 	tiny_load_named(&b->t, name);
 	b->t.profile = profile;
 	b->device = device_new(OD_CPU_AUTO, threads);
-	tiny_place(&b->w, &b->t, b->device);
+	tiny_put(&b->w, &b->t, b->device);
 	n = ROWS * b->t.cfg.hidden;
 	assert_true(b->t.cfg.hidden <= WIDEST && b->t.cfg.intermediate <= WIDEST);
 	b->x = od_alloc_array(n, sizeof(float));
@@ -57,12 +57,12 @@ static void teardown(struct expert_ffn_bench *b)
 static void run_ffn(struct expert_ffn_bench *b, const struct od_expert *e, size_t first, uint32_t n, float *y)
 {
 	const size_t row = b->t.cfg.hidden * sizeof(float);
-	const struct od_ffn_part part = od_expert_part(e, n);
+	const struct od_ffn_segment segment = od_expert_segment(e, n);
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = b->t.profile,
 				  .n_rows = n,
-				  .ffn = { .part = &part,
-					   .n_parts = 1,
+				  .ffn = { .segment = &segment,
+					   .n_segments = 1,
 					   .routed = !b->not_routed,
 					   .x = od_buf_ref(b->x_at, first * row),
 					   .y = od_buf_ref(b->y_at, 0),

@@ -259,7 +259,7 @@ static void what_loads_take(void **state)
 }
 
 /* An expert of a pack in plain memory, all of its shards as one part. */
-struct expert_form_part {
+struct expert_form_slice {
 	struct od_pack *pack;
 	struct od_buf *slot, *staging;
 	struct od_expert_mem mem;
@@ -268,11 +268,11 @@ struct expert_form_part {
 	uint32_t n_shards, n_decoded; /* decoded by the host */
 };
 
-static void part_open(struct expert_form_part *p, struct od_pack *pack)
+static void slice_open(struct expert_form_slice *p, struct od_pack *pack)
 {
 	const struct od_pack_expert *x = od_pack_expert(pack, 3, 2);
 
-	*p = (struct expert_form_part){ .pack = pack, .slot = slot_new(OD_FORM_PLAIN), .n_shards = x->n_shards };
+	*p = (struct expert_form_slice){ .pack = pack, .slot = slot_new(OD_FORM_PLAIN), .n_shards = x->n_shards };
 	assert_in_range(x->n_shards, 2, 8);
 	for (uint32_t i = 0; i < x->n_shards; i++)
 		p->n_decoded += x->shard[i].e.codec == OD_CODEC_ZSTD;
@@ -281,14 +281,14 @@ static void part_open(struct expert_form_part *p, struct od_pack *pack)
 	assert_int_equal(od_inflater_new(&p->inf, pack, device, OD_FORM_PLAIN, NULL), OD_OK);
 }
 
-static void part_read(struct expert_form_part *p)
+static void slice_read(struct expert_form_slice *p)
 {
 	assert_int_equal(od_shards_read(p->pack, 3, 2, 0, p->n_shards, OD_SET_STORED, &p->mem,
 					od_buf_ref(p->staging, 0), p->b, NULL),
 			 OD_OK);
 }
 
-static void part_close(struct expert_form_part *p)
+static void slice_close(struct expert_form_slice *p)
 {
 	od_buf_free(p->staging); /* the far device aborts when something queued would still use it */
 	od_buf_free(p->slot);
@@ -297,20 +297,20 @@ static void part_close(struct expert_form_part *p)
 
 /* The host waits once for what the device puts together, but for exponents that it decodes itself: these have one
  * place. And it needs memory of its own for parts, not for whole experts. */
-static void a_part_is_one_wait(void **state)
+static void a_slice_is_one_wait(void **state)
 {
 	struct od_pack *packs[] = { planes, zstd };
 	struct od_expert w[2];
-	struct expert_form_part part[2];
+	struct expert_form_slice slice[2];
 
 	(void)state;
 	for (int i = 0; i < 2; i++) {
-		struct expert_form_part *p = &part[i];
+		struct expert_form_slice *p = &slice[i];
 		uint64_t waits;
 
-		part_open(p, packs[i]);
+		slice_open(p, packs[i]);
 		assert_int_equal(p->n_decoded, i == 0 ? 0 : p->n_shards);
-		part_read(p);
+		slice_read(p);
 		waits = od_device_waits(device);
 		assert_int_equal(od_inflater_finish(p->inf, 3, 2, 0, p->n_shards, p->b, &p->mem, NULL), OD_OK);
 		assert_int_equal(od_device_waits(device) - waits, i == 0 ? 1 : p->n_shards);
@@ -319,31 +319,31 @@ static void a_part_is_one_wait(void **state)
 	}
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 		assert_same_bytes(&w[0].mat[mat], &w[1].mat[mat]);
-	part_close(&part[0]);
-	part_close(&part[1]);
+	slice_close(&slice[0]);
+	slice_close(&slice[1]);
 }
 
 /* A shard that is damaged, behind one whose work is queued: that is done when the error is told, and the inflater goes
  * on. */
-static void a_failed_part_leaves_nothing_queued(void **state)
+static void a_failed_slice_leaves_nothing_queued(void **state)
 {
 	struct od_pack *packs[] = { planes, zstd };
 
 	(void)state;
 	for (int i = 0; i < 2; i++) {
-		struct expert_form_part p;
+		struct expert_form_slice p;
 		struct od_err err;
 
-		part_open(&p, packs[i]);
-		part_read(&p);
+		slice_open(&p, packs[i]);
+		slice_read(&p);
 		*(uint8_t *)od_ref_stage(p.b[1].sm) ^= 1;
 		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_ERR_CORRUPT);
 		assert_non_null(strstr(err.msg, "expert (3, 2) shard 1, SM-chunk"));
 		od_buf_free(p.staging);
 		p.staging = shared_buf_new(device, p.n_shards * od_staging_bytes(p.pack, device, OD_FORM_PLAIN));
-		part_read(&p);
+		slice_read(&p);
 		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_OK);
-		part_close(&p);
+		slice_close(&p);
 	}
 }
 
@@ -360,23 +360,23 @@ static void another_threads_wait_may_take_the_error(void **state)
 	const struct od_device_ops *ops = device->ops;
 	struct od_device_ops refusing = *ops;
 	struct od_err err = { 0 };
-	struct expert_form_part p;
+	struct expert_form_slice p;
 
 	(void)state;
 	refusing.run = refuse;
-	part_open(&p, planes);
+	slice_open(&p, planes);
 	for (int i = 0; i < 2; i++) { /* later parts are fine */
-		part_read(&p);
+		slice_read(&p);
 		device->ops = &refusing;
 		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_ERR_IO);
 		assert_non_null(strstr(err.msg, "its load queue failed during the load"));
 		assert_int_equal(od_inflater_load(p.inf, 3, 2, 1, &p.mem, NULL, &err), OD_ERR_IO);
 		device->ops = ops;
-		part_read(&p);
+		slice_read(&p);
 		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_OK);
 		assert_int_equal(od_inflater_load(p.inf, 3, 2, 1, &p.mem, NULL, &err), OD_OK);
 	}
-	part_close(&p);
+	slice_close(&p);
 }
 
 /* The first whole page of a buffer: reads past the page cache go to such. */
@@ -502,8 +502,8 @@ int main(void)
 		cmocka_unit_test(one_slot),
 		cmocka_unit_test(buffers_apart),
 		cmocka_unit_test(what_loads_take),
-		cmocka_unit_test(a_part_is_one_wait),
-		cmocka_unit_test(a_failed_part_leaves_nothing_queued),
+		cmocka_unit_test(a_slice_is_one_wait),
+		cmocka_unit_test(a_failed_slice_leaves_nothing_queued),
 		cmocka_unit_test(another_threads_wait_may_take_the_error),
 		cmocka_unit_test(past_the_page_cache),
 		cmocka_unit_test(what_cannot_be_is_said),

@@ -415,7 +415,7 @@ static void test_gpt_oss(void **state)
 	static const struct {
 		const char *name;
 		uint64_t rows, first, step, n_out, n_in;
-	} stacked[OD_N_EXPERT_PARTS] = {
+	} stacked[OD_N_EXPERT_TENSORS] = {
 		{ "model.layers.23.mlp.experts.gate_up_proj", 5760, 0, 2, 2880, 2880 },
 		{ "model.layers.23.mlp.experts.gate_up_proj", 5760, 1, 2, 2880, 2880 },
 		{ "model.layers.23.mlp.experts.down_proj", 2880, 0, 1, 2880, 2880 },
@@ -444,18 +444,18 @@ static void test_gpt_oss(void **state)
 	assert_true(l->router.score == OD_SCORE_LOGIT && l->router.logit_bias && !l->router.bias &&
 		    !l->router.renormalise);
 	CHECK_TENSORS(&c, layer);
-	assert_int_equal(od_expert_parts(&c), OD_N_EXPERT_PARTS);
-	for (int part = 0; part < OD_N_EXPERT_PARTS; part++) {
+	assert_int_equal(od_expert_tensors(&c), OD_N_EXPERT_TENSORS);
+	for (int mat = 0; mat < OD_N_EXPERT_TENSORS; mat++) {
 		char name[OD_NAME_BYTES];
 		struct od_stack at;
 		uint64_t n_out, n_in;
 
-		assert_true(od_expert_stacked_name(&c, 23, (enum od_expert_mat)part, name, &at));
-		assert_string_equal(name, stacked[part].name);
-		assert_true(at.rows == stacked[part].rows && at.first == stacked[part].first &&
-			    at.step == stacked[part].step);
-		od_expert_mat_shape(&c, (enum od_expert_mat)part, &n_out, &n_in);
-		assert_true(n_out == stacked[part].n_out && n_in == stacked[part].n_in);
+		assert_true(od_expert_stacked_name(&c, 23, (enum od_expert_mat)mat, name, &at));
+		assert_string_equal(name, stacked[mat].name);
+		assert_true(at.rows == stacked[mat].rows && at.first == stacked[mat].first &&
+			    at.step == stacked[mat].step);
+		od_expert_mat_shape(&c, (enum od_expert_mat)mat, &n_out, &n_in);
+		assert_true(n_out == stacked[mat].n_out && n_in == stacked[mat].n_in);
 	}
 	check_expert(&c, 23, 31, "model.layers.23.mlp.experts.31.gate_proj.weight",
 		     "model.layers.23.mlp.experts.31.up_proj.weight",

@@ -60,7 +60,7 @@ static void engine_open(struct fixed_state_engine *e, enum od_profile profile, e
 	tiny_make(&e->t, "fixed state", &cfg, 11, PROMPT);
 	e->t.profile = profile;
 	e->device = device_new(cpu, threads);
-	tiny_place(&e->weights, &e->t, e->device);
+	tiny_put(&e->weights, &e->t, e->device);
 	must(od_state_pool_new(&e->state, e->device, &e->t.cfg, profile, CTX, SEQUENCES,
 			       SEQUENCES * od_state_pages(CTX), &err),
 	     &err);

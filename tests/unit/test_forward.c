@@ -36,19 +36,19 @@ static void check_routes(const struct tiny_model *t, const struct result *r, dou
 		for (size_t p = 0; p < t->n_prompt; p++) {
 			const json_t *chosen = json_array_get(json_array_get(routes, layer), p);
 			double margin = json_number_value(json_array_get(json_array_get(margins, layer), p));
-			size_t place = layer * t->n_prompt + p;
+			size_t index = layer * t->n_prompt + p;
 			float sum = 0;
 
 			assert_int_equal(json_array_size(chosen), t->cfg.top_k);
 			for (size_t k = 0; k < t->cfg.top_k; k++) {
 				assert_int_equal(json_integer_value(json_array_get(chosen, k)),
-						 r->expert[place * t->cfg.top_k + k]);
-				sum += r->weight[place * t->cfg.top_k + k];
+						 r->expert[index * t->cfg.top_k + k]);
+				sum += r->weight[index * t->cfg.top_k + k];
 			}
 			assert_true(fabsf(sum - 1) < 1e-6f);
-			if (fabs(margin - (double)r->margin[place]) > margin_tolerance)
+			if (fabs(margin - (double)r->margin[index]) > margin_tolerance)
 				fail_msg("%s: layer %zu, row %zu: margin %g, expected %g", t->name, layer, p,
-					 (double)r->margin[place], margin);
+					 (double)r->margin[index], margin);
 		}
 	}
 }
@@ -140,14 +140,14 @@ static void test_chunks(void **state)
 	(void)state;
 	for (size_t i = 0; i < case_count(); i++) {
 		struct tiny_model t;
-		struct result whole, part;
+		struct result whole, chunked;
 
 		load_case(&t, i);
 		run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &whole);
 		for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++) {
-			run_prompt(&t, 1, OD_CPU_AUTO, chunks[c], &part);
-			same(&t, &whole, &part, "chunks");
-			result_free(&part);
+			run_prompt(&t, 1, OD_CPU_AUTO, chunks[c], &chunked);
+			same(&t, &whole, &chunked, "chunks");
+			result_free(&chunked);
 		}
 		result_free(&whole);
 		tiny_unload(&t);

@@ -72,7 +72,7 @@ static void open_device(struct forward_many_world *w, bool far, uint32_t n_seque
 	must(far ? od_device_far_new(&w->device, OD_CPU_AUTO, 2, "test", &err) :
 		   od_device_cpu_new(&w->device, OD_CPU_AUTO, 2, "test", &err),
 	     &err);
-	tiny_place(&w->weights, &w->t, w->device);
+	tiny_put(&w->weights, &w->t, w->device);
 	must(od_state_pool_new(&w->pool, w->device, &w->t.cfg, w->t.profile, w->length, n_sequences, n_pages, &err),
 	     &err);
 }

@@ -156,7 +156,7 @@ static void test_shared_experts_run_meanwhile(void **state)
 
 		tiny_load_named(&t, "grouped_queries");
 		e = (struct engine){ .t = &t, .device = b.device = device_new(OD_CPU_AUTO, 1) };
-		tiny_place(&e.weights, &t, e.device);
+		tiny_put(&e.weights, &t, e.device);
 		if (shared)
 			add_shared(&t, &e.weights);
 		open_forward_pass(&e, &e.weights, CTX);
@@ -382,7 +382,7 @@ static void test_keeps_in_part(void **state)
 	(void)state;
 	for (size_t i = 0; i < case_count(); i++) {
 		struct tiny_model t;
-		struct result whole, part, ignored, *r[MAX_ROWS];
+		struct result whole, kept_rows, ignored, *r[MAX_ROWS];
 		struct od_row rows[MAX_ROWS];
 		struct od_seq_state *seq[2];
 		struct engine e;
@@ -391,7 +391,7 @@ static void test_keeps_in_part(void **state)
 		load_case(&t, i);
 		run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &whole);
 		engine_open(&e, &t, 1, OD_CPU_AUTO);
-		result_new(&part, &t);
+		result_new(&kept_rows, &t);
 		result_new(&ignored, &t);
 		seq[0] = new_seq(&e);
 		seq[1] = new_seq(&e);
@@ -408,7 +408,7 @@ static void test_keeps_in_part(void **state)
 
 				rows[k] = (struct od_row){ seq[k >= n], at,
 							   k < kept[0] ? t.prompt[at] : other_token(&t, at) };
-				r[k] = k < kept[0] ? &part : &ignored;
+				r[k] = k < kept[0] ? &kept_rows : &ignored;
 			}
 			kept[1] = n_other / 2;
 			run_step_to(&e, rows, n + n_other, r);
@@ -416,12 +416,12 @@ static void test_keeps_in_part(void **state)
 			assert_int_equal(od_seq_state_length(seq[0]), first + kept[0]);
 			assert_int_equal(od_seq_state_length(seq[1]), other + kept[1]);
 		}
-		same(&t, &whole, &part, "kept in part");
+		same(&t, &whole, &kept_rows, "kept in part");
 		od_seq_state_free(seq[0]);
 		od_seq_state_free(seq[1]);
 		engine_close(&e);
 		result_free(&whole);
-		result_free(&part);
+		result_free(&kept_rows);
 		result_free(&ignored);
 		tiny_unload(&t);
 	}

@@ -426,11 +426,11 @@ static void get_end(int fd)
 
 /* ---- the log ---- */
 
-static int count(const char *text, const char *part)
+static int count(const char *text, const char *wanted)
 {
 	int n = 0;
 
-	for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part))
+	for (const char *at = strstr(text, wanted); at != NULL; at = strstr(at + 1, wanted))
 		n++;
 	return n;
 }

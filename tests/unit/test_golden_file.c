@@ -297,7 +297,7 @@ static void no_layer_with_experts(void **state)
 	golden_free(g);
 }
 
-static void every_wrong_field_of_the_longer_form(void **state)
+static void every_wrong_field_of_the_longer_format(void **state)
 {
 	static const struct {
 		const char *from, *to, *words;
@@ -450,7 +450,7 @@ int main(void)
 		cmocka_unit_test(every_wrong_field_is_named),
 		cmocka_unit_test(layers_without_experts),
 		cmocka_unit_test(no_layer_with_experts),
-		cmocka_unit_test(every_wrong_field_of_the_longer_form),
+		cmocka_unit_test(every_wrong_field_of_the_longer_format),
 		cmocka_unit_test(a_file_of_another_size_is_refused),
 		cmocka_unit_test(a_list_of_prompts_is_expected),
 		cmocka_unit_test(damaged_bytes_do_no_harm),

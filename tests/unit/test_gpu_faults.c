@@ -25,10 +25,10 @@ static struct od_device *open_gpu(const char *bytes, const char *fail_at)
 	return d;
 }
 
-static void assert_says(const struct od_err *err, const char *part)
+static void assert_says(const struct od_err *err, const char *wanted)
 {
-	if (strstr(err->msg, part) == NULL)
-		fail_msg("expected \"...%s...\", found \"%s\"", part, err->msg);
+	if (strstr(err->msg, wanted) == NULL)
+		fail_msg("expected \"...%s...\", found \"%s\"", wanted, err->msg);
 }
 
 static int wait_all(struct od_device *d, enum od_queue q, struct od_err *err)
@@ -62,21 +62,21 @@ static void what_is_free(void **state)
 	const uint64_t one = 96 * MIB - 96 * MIB / 64, ram = od_available_ram_bytes();
 	struct od_device *d = open_gpu("0x6000000", "0");
 	struct od_err err = { 0 };
-	char place[64];
+	char memory[64];
 
 	(void)state;
 	assert_true(od_device_free_bytes(d) == one);
-	assert_string_equal(od_device_memory_place(d, place, sizeof(place)), "on cuda:0 emulated GPU");
+	assert_string_equal(od_device_memory_name(d, memory, sizeof(memory)), "on cuda:0 emulated GPU");
 	od_device_free(d);
 	must(od_device_open(&d, "cuda:0,1", OD_CPU_AUTO, 1, "test", &err), &err);
 	assert_true(od_device_free_bytes(d) == 2 * one);
-	assert_string_equal(od_device_memory_place(d, place, sizeof(place)), "on 2 x cuda:0 emulated GPU");
+	assert_string_equal(od_device_memory_name(d, memory, sizeof(memory)), "on 2 x cuda:0 emulated GPU");
 	od_device_free(d);
 	setenv("OD_GPU_HOST_UNIFIED", "1", 1);
 	d = open_gpu("0x6000000", "0");
 	unsetenv("OD_GPU_HOST_UNIFIED");
 	assert_true(od_device_free_bytes(d) > ram / 8);
-	assert_string_equal(od_device_memory_place(d, place, sizeof(place)), "on this machine");
+	assert_string_equal(od_device_memory_name(d, memory, sizeof(memory)), "on this machine");
 	od_device_free(d);
 }
 
@@ -217,7 +217,7 @@ static void reset_y(struct steps *s)
 
 /* A handle of a buffer that was freed may come back for another one, in another place of the GPU's memory: here it is
  * given another place, and some buffer is freed. */
-static void experts_are_known_by_their_place(void **state)
+static void experts_are_known_by_their_address(void **state)
 {
 	struct od_err err = { 0 };
 	struct od_buf *other, was;
@@ -472,7 +472,7 @@ int main(void)
 		cmocka_unit_test(what_is_free),
 		cmocka_unit_test(no_room_to_begin),
 		cmocka_unit_test(no_room_for_a_table),
-		cmocka_unit_test(experts_are_known_by_their_place),
+		cmocka_unit_test(experts_are_known_by_their_address),
 		cmocka_unit_test(refused_launch_stops_its_step),
 		cmocka_unit_test(copies_go_on),
 		cmocka_unit_test(a_refused_load_is_counted),

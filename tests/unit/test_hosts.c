@@ -75,7 +75,7 @@ static void test_what_it_may_say(void **state)
 	od_hosts_fini(&h);
 }
 
-static void refuse(const char *text, size_t len, const char *part)
+static void refuse(const char *text, size_t len, const char *wanted)
 {
 	struct od_hosts h = { .n = 77 };
 	struct od_err err = { 0 };
@@ -83,8 +83,8 @@ static void refuse(const char *text, size_t len, const char *part)
 	assert_int_equal(od_hosts_parse(&h, text, len, "hosts.txt", &err), OD_ERR_ARG);
 	assert_null(h.host);
 	assert_int_equal(h.n, 0);
-	if (strstr(err.msg, part) == NULL)
-		fail_msg("for \"%s\": \"%s\" does not contain \"%s\"", text, err.msg, part);
+	if (strstr(err.msg, wanted) == NULL)
+		fail_msg("for \"%s\": \"%s\" does not contain \"%s\"", text, err.msg, wanted);
 }
 
 static void test_what_it_may_not_say(void **state)

@@ -244,7 +244,7 @@ static void too_little_memory_is_no_fault_of_the_body(void **state)
 	json_set_alloc_funcs(before, free_before);
 }
 
-static void errors_have_the_form_of_openai(void **state)
+static void errors_have_the_format_of_openai(void **state)
 {
 	static const struct {
 		int status;
@@ -271,7 +271,7 @@ static void errors_have_the_form_of_openai(void **state)
 	}
 }
 
-static void errors_have_the_form_of_anthropic(void **state)
+static void errors_have_the_format_of_anthropic(void **state)
 {
 	static const struct {
 		int status;
@@ -306,8 +306,8 @@ int main(void)
 		cmocka_unit_test(values_are_limited),
 		cmocka_unit_test(too_little_memory_is_no_fault_of_the_body),
 		cmocka_unit_test(wrong_bytes_become_replacements),
-		cmocka_unit_test(errors_have_the_form_of_openai),
-		cmocka_unit_test(errors_have_the_form_of_anthropic),
+		cmocka_unit_test(errors_have_the_format_of_openai),
+		cmocka_unit_test(errors_have_the_format_of_anthropic),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

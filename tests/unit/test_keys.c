@@ -31,10 +31,10 @@ static const uint8_t client_public[OD_KEY_BYTES] = {
 
 static char dir[] = "/tmp/od-keys-XXXXXX", path[64];
 
-static void says(const char *text, const char *part)
+static void says(const char *text, const char *wanted)
 {
-	if (strstr(text, part) == NULL)
-		fail_msg("\"%s\" does not contain \"%s\"", text, part);
+	if (strstr(text, wanted) == NULL)
+		fail_msg("\"%s\" does not contain \"%s\"", text, wanted);
 }
 
 static void write_file(const char *text, mode_t mode)

@@ -113,7 +113,7 @@ static void open_world(struct loader_cache_world *w, enum od_form form)
 					.n_experts = EXPERTS,
 					.n_slots = SLOTS,
 					.n_stages = odw_loader_stages(2, 2),
-					.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards),
+					.n_slices = odw_slices(od_pack_expert(pack, 0, 0)->n_shards),
 					.max_pinned = n };
 	struct odw_loader_opts lo = { .pack = pack,
 				      .device = device,

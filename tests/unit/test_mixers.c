@@ -244,7 +244,7 @@ static void bench_open(struct mixers_bench *b, const struct mixers_variant *v, e
 
 	make_model(&b->t, v, profile);
 	b->device = device_new(cpu, threads);
-	tiny_place(&b->weights, &b->t, b->device);
+	tiny_put(&b->weights, &b->t, b->device);
 	must(od_state_pool_new(&b->pool, b->device, &b->t.cfg, profile, LONG, SEQUENCES,
 			       SEQUENCES * od_state_pages(LONG), &err),
 	     &err);

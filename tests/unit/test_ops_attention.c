@@ -7,11 +7,11 @@
 
 /* Sequences, and places of pages in a pool. */
 struct texts {
-	uint32_t tables, ctx, table_pages, places;
+	uint32_t tables, ctx, table_pages, pool_pages;
 };
 
-enum { TABLES = 3, CTX = 300, TABLE_PAGES = 6, PLACES = 19, MAX_PLACES = 600 };
-static const struct texts short_texts = { TABLES, CTX, TABLE_PAGES, PLACES };
+enum { TABLES = 3, CTX = 300, TABLE_PAGES = 6, POOL_PAGES = 19, MAX_POOL_PAGES = 600 };
+static const struct texts short_texts = { TABLES, CTX, TABLE_PAGES, POOL_PAGES };
 
 static char *row_of(const struct ops_bench *b, const struct od_stream *s, const struct od_row_info *row)
 {
@@ -24,10 +24,10 @@ static char *row_of(const struct ops_bench *b, const struct od_stream *s, const 
 /* Pages of the sequences in any order among others. */
 static struct od_ref lay_tables(struct ops_bench *b, const struct texts *of)
 {
-	uint32_t page[MAX_PLACES];
+	uint32_t page[MAX_POOL_PAGES];
 
-	assert_true(of->tables * of->table_pages <= of->places && of->places <= MAX_PLACES);
-	for (uint32_t i = 0; i < of->places; i++) {
+	assert_true(of->tables * of->table_pages <= of->pool_pages && of->pool_pages <= MAX_POOL_PAGES);
+	for (uint32_t i = 0; i < of->pool_pages; i++) {
 		uint32_t j = (uint32_t)random_below(&b->seed, i + 1);
 
 		page[i] = page[j];
@@ -44,8 +44,8 @@ static struct od_stream lay_stream(struct ops_bench *b, const struct texts *of, 
 
 	s.row_bytes = n * od_dtype_bytes(t) + between;
 	s.page_bytes = OD_KV_PAGE * s.row_bytes + 64;
-	s.pages = lay(b, NULL, of->places * s.page_bytes);
-	memset(b->image + s.pages.at, 0xff, of->places * s.page_bytes);
+	s.pages = lay(b, NULL, of->pool_pages * s.page_bytes);
+	memset(b->image + s.pages.at, 0xff, of->pool_pages * s.page_bytes);
 	return s;
 }
 
@@ -64,7 +64,7 @@ static void fill_stream(struct ops_bench *b, const struct texts *of, const struc
 }
 
 /* Each at a place of its own, on both sides of a page's end. */
-static struct od_ref lay_places(struct ops_bench *b, struct od_row_info rows[ROWS])
+static struct od_ref lay_rows_at(struct ops_bench *b, struct od_row_info rows[ROWS])
 {
 	for (uint32_t r = 0; r < ROWS; r++)
 		rows[r] = (struct od_row_info){ .position = r % 2 ? 60 + r / 2 : r * 17 % CTX, .table = r % TABLES };
@@ -173,7 +173,7 @@ static void check_store(struct ops_bench *b, const struct store *s, enum od_dtyp
 
 	bench_reset(b);
 	tables = lay_tables(b, &short_texts);
-	*o = (struct od_op_rope_store){ .rows = lay_places(b, rows),
+	*o = (struct od_op_rope_store){ .rows = lay_rows_at(b, rows),
 					.q = lay_floats(b, ROWS * q_n),
 					.k = lay_floats(b, ROWS * k_n),
 					.v = lay_floats(b, ROWS * v_n),
@@ -245,7 +245,7 @@ struct ops_attention_step {
 	struct texts texts;
 	uint32_t between; /* bytes between two positions of a stream */
 };
-static const struct ops_attention_step short_step = { HEADS, ROWS, { TABLES, CTX, TABLE_PAGES, PLACES }, 16 };
+static const struct ops_attention_step short_step = { HEADS, ROWS, { TABLES, CTX, TABLE_PAGES, POOL_PAGES }, 16 };
 
 static void attend_by_hand(const struct ops_bench *b, const struct ops_attention_seen *s,
 			   const struct ops_attention_step *step, const struct od_op_attend *o, size_t i)
@@ -424,7 +424,7 @@ static void check_latent_store(struct ops_bench *b, const struct latent *l, enum
 	struct od_row_info rows[ROWS];
 
 	bench_reset(b);
-	*o = (struct od_op_latent_store){ .rows = lay_places(b, rows),
+	*o = (struct od_op_latent_store){ .rows = lay_rows_at(b, rows),
 					  .latent_key = lay_floats(b, ROWS * n),
 					  .turn = lay_turn(b, l->dims, l->neighbours),
 					  .norm = lay_floats(b, l->rank),

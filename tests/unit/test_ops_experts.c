@@ -142,15 +142,15 @@ static void op_ffn(void **state)
 		for (int turn = 0; turn < (ROWS > 16 ? 1 : 2) * N_WEIGHT_KINDS; turn++) {
 			const bool routed = turn < N_WEIGHT_KINDS;
 			struct od_op op = { .kind = OD_OP_FFN, .n_rows = ROWS };
-			struct od_ffn_part part;
+			struct od_ffn_segment segment;
 			struct ops_experts_expert e;
 
 			bench_reset(&b);
 			lay_expert(&b, &e, turn % N_WEIGHT_KINDS);
-			part = od_expert_part(&e.e, 0);
-			b.part = &part;
-			op.ffn = (struct od_op_ffn){ .part = &part,
-						     .n_parts = 1,
+			segment = od_expert_segment(&e.e, 0);
+			b.segment = &segment;
+			op.ffn = (struct od_op_ffn){ .segment = &segment,
+						     .n_segments = 1,
 						     .routed = routed,
 						     .act = act_of(turn),
 						     .x = lay_floats(&b, ROWS * FFN_HIDDEN),
@@ -167,24 +167,26 @@ static void op_ffn(void **state)
 }
 
 /* Each part's rows are what they would be alone. */
-static void check_parts(struct ops_bench *b, const struct ops_experts_expert *e, const uint32_t *n_rows,
-			uint32_t n_parts, const char *what)
+static void check_segments(struct ops_bench *b, const struct ops_experts_expert *e, const uint32_t *n_rows,
+			   uint32_t n_segments, const char *what)
 {
-	struct od_ffn_part part[OD_MAX_PARTS];
+	struct od_ffn_segment segment[OD_MAX_SEGMENTS];
 	const uint32_t mid = (uint32_t)e->mat[OD_MAT_GATE].m.n_out, hidden = (uint32_t)e->mat[OD_MAT_DOWN].m.n_out;
 	struct od_op op = { .kind = OD_OP_FFN, .profile = b->profile };
 	uint32_t at = 0;
 
-	op.ffn = (struct od_op_ffn){ .part = part, .n_parts = n_parts, .routed = true, .act = act_of((int)n_rows[0]) };
-	for (uint32_t i = 0; i < n_parts; i++) {
-		part[i] = od_expert_part(&e[i].e, n_rows[i]);
+	op.ffn = (struct od_op_ffn){
+		.segment = segment, .n_segments = n_segments, .routed = true, .act = act_of((int)n_rows[0])
+	};
+	for (uint32_t i = 0; i < n_segments; i++) {
+		segment[i] = od_expert_segment(&e[i].e, n_rows[i]);
 		op.n_rows += n_rows[i];
 	}
 	op.ffn.x = lay_floats(b, op.n_rows * hidden);
 	op.ffn.y = lay_dirt(b, op.n_rows * hidden * sizeof(float));
 	op.ffn.scratch = scratch_of(b, od_ffn_scratch_bytes(mid, op.n_rows));
 	expect(b);
-	for (uint32_t i = 0; i < n_parts; at += n_rows[i++])
+	for (uint32_t i = 0; i < n_segments; at += n_rows[i++])
 		ffn_by_hand(b, &e[i], op.ffn.act, true, wanted_f32(b, op.ffn.x) + (size_t)at * hidden,
 			    wanted_f32(b, op.ffn.y) + (size_t)at * hidden, n_rows[i]);
 	run_in_steps(b, b->d, &op, op.n_rows, what);
@@ -193,18 +195,19 @@ static void check_parts(struct ops_bench *b, const struct ops_experts_expert *e,
 }
 
 /* As many parts as there may be, of a row each. */
-static void check_most_parts(struct ops_bench *b, const struct ops_experts_expert e[OD_MAX_PARTS], const char *what)
+static void check_most_segments(struct ops_bench *b, const struct ops_experts_expert e[OD_MAX_SEGMENTS],
+				const char *what)
 {
-	uint32_t one[OD_MAX_PARTS];
+	uint32_t one[OD_MAX_SEGMENTS];
 
-	for (size_t i = 0; i < OD_MAX_PARTS; i++)
+	for (size_t i = 0; i < OD_MAX_SEGMENTS; i++)
 		one[i] = 1;
-	check_parts(b, e, one, OD_MAX_PARTS, what);
+	check_segments(b, e, one, OD_MAX_SEGMENTS, what);
 }
 
-static void op_ffn_parts(void **state)
+static void op_ffn_segments(void **state)
 {
-	static struct ops_experts_expert e[OD_MAX_PARTS];
+	static struct ops_experts_expert e[OD_MAX_SEGMENTS];
 	static const uint32_t few[] = { 3, 1, 16, 2 };
 
 	FOR_PROFILES(p)
@@ -216,12 +219,12 @@ static void op_ffn_parts(void **state)
 			bench_reset(&b);
 			for (size_t i = 0; i < 4; i++)
 				lay_expert(&b, &e[i], kind);
-			check_parts(&b, e, few, 4, "four parts");
+			check_segments(&b, e, few, 4, "four parts");
 		}
 		bench_reset(&b);
-		for (size_t i = 0; i < OD_MAX_PARTS; i++)
+		for (size_t i = 0; i < OD_MAX_SEGMENTS; i++)
 			lay_expert(&b, &e[i], W_INT8);
-		check_most_parts(&b, e, "as many parts as there may be");
+		check_most_segments(&b, e, "as many parts as there may be");
 		bench_close(&b);
 	}
 }
@@ -364,7 +367,7 @@ static void op_ffn_planes(void **state)
 		size_t hidden, mid, chunk_rows;
 	} odd[] = { { 70, 37, 9 }, { 256, 64, 40 }, { 1500, 41, 12 }, { 5, 16421, 60 } };
 	static const uint32_t rows[] = { 3, 1, 9, 2, 8 };
-	static struct ops_experts_expert e[OD_MAX_PARTS];
+	static struct ops_experts_expert e[OD_MAX_SEGMENTS];
 
 	FOR_PROFILES(p)
 	{
@@ -372,17 +375,17 @@ static void op_ffn_planes(void **state)
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
-			const uint32_t n_parts = odd[i].mid > 16384 ? 2 : 5;
+			const uint32_t n_segments = odd[i].mid > 16384 ? 2 : 5;
 
 			bench_reset(&b);
-			for (uint32_t k = 0; k < n_parts; k++)
+			for (uint32_t k = 0; k < n_segments; k++)
 				lay_odd_expert(&b, &e[k], odd[i].hidden, odd[i].mid, odd[i].chunk_rows, i % 2 == 0);
-			check_parts(&b, e, rows, n_parts, "parts with planes");
+			check_segments(&b, e, rows, n_segments, "parts with planes");
 		}
 		bench_reset(&b);
-		for (size_t i = 0; i < OD_MAX_PARTS; i++)
+		for (size_t i = 0; i < OD_MAX_SEGMENTS; i++)
 			lay_odd_expert(&b, &e[i], 70, 37, 4, false);
-		check_most_parts(&b, e, "as many parts as there may be, with planes");
+		check_most_segments(&b, e, "as many parts as there may be, with planes");
 		bench_close(&b);
 	}
 }
@@ -644,7 +647,7 @@ int main(void)
 #ifndef FEW_TESTS /* the other tests need no other number of rows */
 		ON_ALL_TABLES(op_experts_of_long_rows),
 		ON_ALL_TABLES(op_act),
-		ON_ALL_TABLES(op_ffn_parts),
+		ON_ALL_TABLES(op_ffn_segments),
 		ON_ALL_TABLES(op_linear_planes),
 		ON_ALL_TABLES(op_ffn_planes),
 		ON_ALL_TABLES(route_and_experts),

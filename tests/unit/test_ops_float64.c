@@ -146,7 +146,7 @@ static void ffn(void **state)
 	double *want = doubles(ROWS * HIDDEN), x[HIDDEN], gate[MID], up[MID];
 	struct weight w[OD_N_EXPERT_MATS];
 	struct od_expert e = { 0 };
-	struct od_ffn_part part;
+	struct od_ffn_segment segment;
 	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
@@ -154,9 +154,9 @@ static void ffn(void **state)
 		lay_weight(&b, &w[i], W_BF16, i == OD_MAT_DOWN ? HIDDEN : MID, i == OD_MAT_DOWN ? MID : HIDDEN);
 		e.mat[i] = w[i].w;
 	}
-	part = od_expert_part(&e, ROWS);
-	op.ffn = (struct od_op_ffn){ .part = &part,
-				     .n_parts = 1,
+	segment = od_expert_segment(&e, ROWS);
+	op.ffn = (struct od_op_ffn){ .segment = &segment,
+				     .n_segments = 1,
 				     .x = lay_floats(&b, ROWS * HIDDEN),
 				     .y = lay_dirt(&b, ROWS * HIDDEN * sizeof(float)),
 				     .scratch = scratch_of(&b, od_ffn_scratch_bytes(MID, ROWS)) };

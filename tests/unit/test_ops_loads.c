@@ -16,14 +16,14 @@ static uint16_t random_bf16(uint64_t *seed, bool wild)
 }
 
 /* Weights and what a pack has of them: sm = mantissa << 1 | sign, e = exponent. */
-struct ops_loads_parts {
+struct ops_loads_bytes {
 	uint16_t *w;
 	uint8_t *sm, *e;
 };
 
-static struct ops_loads_parts random_parts(uint64_t *seed, size_t n, size_t wild_period)
+static struct ops_loads_bytes random_bytes(uint64_t *seed, size_t n, size_t wild_period)
 {
-	struct ops_loads_parts p = { exact(n, sizeof(*p.w)), exact(n, 1), exact(n, 1) };
+	struct ops_loads_bytes p = { exact(n, sizeof(*p.w)), exact(n, 1), exact(n, 1) };
 
 	for (size_t i = 0; i < n; i++) {
 		p.w[i] = random_bf16(seed, wild_period > 0 && i / wild_period % 3 == 1);
@@ -33,13 +33,13 @@ static struct ops_loads_parts random_parts(uint64_t *seed, size_t n, size_t wild
 	return p;
 }
 
-static void parts_free(struct ops_loads_parts *p)
+static void weights_free(struct ops_loads_bytes *p)
 {
 	free(p->w), free(p->sm), free(p->e);
 }
 
 /* Exponents as they are, or as the one chunk of planes that all rows are. */
-static struct od_ref lay_exponents(struct ops_bench *b, const struct ops_loads_parts *p, size_t n, size_t row,
+static struct od_ref lay_exponents(struct ops_bench *b, const struct ops_loads_bytes *p, size_t n, size_t row,
 				   bool planes)
 {
 	uint8_t *room = exact(od_planes_bound(n, row), 1);
@@ -60,7 +60,7 @@ static struct od_ref lay_exponents(struct ops_bench *b, const struct ops_loads_p
 static void check_merge(struct ops_bench *b, uint32_t row, size_t wild_period, bool planes, bool in_place)
 {
 	const size_t n = (size_t)ROWS * row;
-	struct ops_loads_parts p = random_parts(&b->seed, n, wild_period);
+	struct ops_loads_bytes p = random_bytes(&b->seed, n, wild_period);
 	struct od_op op = { .kind = OD_OP_MERGE, .n_rows = ROWS };
 	struct od_op_merge *o = &op.merge;
 
@@ -82,7 +82,7 @@ static void check_merge(struct ops_bench *b, uint32_t row, size_t wild_period, b
 		by_row(b, &o->to, 2 * row);
 		check_op(b, &op, in_place ? "merge, in place" : "merge");
 	}
-	parts_free(&p);
+	weights_free(&p);
 }
 
 /* Rows of which several are a block of planes, not a multiple of what kernels do at a time, and rows of several
@@ -119,7 +119,7 @@ static unsigned damage(uint64_t *seed, uint8_t *chunk, size_t bytes, size_t n, s
 }
 
 /* Merges a chunk that ends as far behind in its memory as it may; on the emulated GPU it can read no further. */
-static uint16_t *merged(struct od_device *d, const struct ops_loads_parts *p, const uint8_t *chunk, size_t bytes,
+static uint16_t *merged(struct od_device *d, const struct ops_loads_bytes *p, const uint8_t *chunk, size_t bytes,
 			uint32_t n_rows, uint32_t row)
 {
 	const size_t n = (size_t)n_rows * row, room = (size_t)od_round_up(bytes + OD_PAD_BYTES, 256) - OD_PAD_BYTES;
@@ -154,7 +154,7 @@ static void merges_of_damaged_chunks(void **state)
 	for (size_t i = 0; i < 60; i++) {
 		const uint32_t row = rows[i % 4], n_rows = 1 + (uint32_t)random_below(&b.seed, 5);
 		const size_t n = (size_t)n_rows * row;
-		struct ops_loads_parts p = random_parts(&b.seed, n, i % 3 == 2 ? row : 0);
+		struct ops_loads_bytes p = random_bytes(&b.seed, n, i % 3 == 2 ? row : 0);
 		uint8_t *chunk = exact(od_planes_bound(n, row), 1);
 		const size_t bytes = od_planes_encode(p.e, n, row, chunk);
 		uint16_t *got, *want;
@@ -164,7 +164,7 @@ static void merges_of_damaged_chunks(void **state)
 		want = merged(b.scalar, &p, chunk, bytes, n_rows, row);
 		assert_memory_equal(got, want, 2 * n);
 		free(got), free(want), free(chunk);
-		parts_free(&p);
+		weights_free(&p);
 	}
 	bench_close(&b);
 }
@@ -175,7 +175,7 @@ static void merges_follow_other_queues(void **state)
 	enum { ROW = 512, N_ROWS = 4, N = ROW * N_ROWS, ROUNDS = 8 };
 	uint16_t *got = exact(ROUNDS * N, sizeof(*got));
 	struct od_buf *stage, *slot, *seen;
-	struct ops_loads_parts p[ROUNDS];
+	struct ops_loads_bytes p[ROUNDS];
 	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
@@ -183,7 +183,7 @@ static void merges_follow_other_queues(void **state)
 	slot = buf_new(b.d, 2 * N);
 	seen = buf_new(b.d, ROUNDS * 2 * N);
 	for (size_t i = 0; i < ROUNDS; i++) {
-		p[i] = random_parts(&b.seed, N, 0);
+		p[i] = random_bytes(&b.seed, N, 0);
 		od_device_put(b.d, OD_QUEUE_LOADS, od_buf_ref(stage, i * 2 * N), p[i].sm, N);
 		od_device_put(b.d, OD_QUEUE_LOADS, od_buf_ref(stage, i * 2 * N + N), p[i].e, N);
 	}
@@ -211,7 +211,7 @@ static void merges_follow_other_queues(void **state)
 	assert_int_equal(od_device_wait(b.d, OD_QUEUE_COMPUTE, od_device_ticket(b.d, OD_QUEUE_COMPUTE), NULL), OD_OK);
 	for (size_t i = 0; i < ROUNDS; i++) {
 		assert_memory_equal(got + i * N, p[i].w, 2 * N);
-		parts_free(&p[i]);
+		weights_free(&p[i]);
 	}
 	free(got);
 	od_buf_free(stage);
@@ -225,31 +225,31 @@ static void merges_follow_other_queues(void **state)
  * has kept copies back. */
 static void merges_and_copies_take_turns(void **state)
 {
-	enum { ROW = 512, N_ROWS = 4, N = ROW * N_ROWS, PLACES = 40, ROUNDS = 2 * PLACES + 1 };
+	enum { ROW = 512, N_ROWS = 4, N = ROW * N_ROWS, SLOTS = 40, ROUNDS = 2 * SLOTS + 1 };
 	struct od_buf *stage, *slot;
 	struct od_device *d;
-	struct ops_loads_parts p[ROUNDS];
+	struct ops_loads_bytes p[ROUNDS];
 	struct ops_bench b;
 	uint16_t *got = exact(ROUNDS * N, sizeof(*got));
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	d = b.d;
-	stage = buf_new(d, PLACES * 2 * N);
+	stage = buf_new(d, SLOTS * 2 * N);
 	slot = buf_new(d, 2 * N * ROUNDS);
 	for (size_t i = 0; i < ROUNDS; i++)
-		p[i] = random_parts(&b.seed, N, 0);
+		p[i] = random_bytes(&b.seed, N, 0);
 	for (size_t way = 0; way < 4; way++) {
 		const bool at_once = way < 2, one_slot = way == 1;
 
 		memset(got, 0, ROUNDS * N * sizeof(*got));
 		for (size_t i = 0; i < ROUNDS; i++) {
 			/* soon, or after more merges than a GPU remembers */
-			const uint64_t place = i % (way < 3 ? 2 : PLACES) * 2 * N;
+			const uint64_t offset = i % (way < 3 ? 2 : SLOTS) * 2 * N;
 			const struct od_op op = { .kind = OD_OP_MERGE,
 						  .profile = OD_PROFILE_F32,
 						  .n_rows = N_ROWS,
-						  .merge = { .sm = od_buf_ref(stage, place),
-							     .e = od_buf_ref(stage, place + N),
+						  .merge = { .sm = od_buf_ref(stage, offset),
+							     .e = od_buf_ref(stage, offset + N),
 							     .to = od_buf_ref(slot, one_slot ? 0 : i * 2 * N),
 							     .n = ROW } };
 
@@ -266,7 +266,7 @@ static void merges_and_copies_take_turns(void **state)
 			assert_memory_equal(got + i * N, p[i].w, 2 * N);
 	}
 	for (size_t i = 0; i < ROUNDS; i++)
-		parts_free(&p[i]);
+		weights_free(&p[i]);
 	free(got);
 	od_buf_free(stage);
 	od_buf_free(slot);
@@ -300,7 +300,7 @@ static void *merge_again_and_again(void *arg)
 
 	l->ok = true;
 	for (int i = 0; i < LOADS; i++) {
-		struct ops_loads_parts p = random_parts(&l->seed, n, 0);
+		struct ops_loads_bytes p = random_bytes(&l->seed, n, 0);
 
 		od_device_put(l->d, OD_QUEUE_LOADS, op.merge.sm, p.sm, n);
 		od_device_put(l->d, OD_QUEUE_LOADS, op.merge.e, p.e, n);
@@ -308,7 +308,7 @@ static void *merge_again_and_again(void *arg)
 		od_device_get(l->d, OD_QUEUE_LOADS, got, op.merge.to, 2 * n);
 		rc |= od_device_wait(l->d, OD_QUEUE_LOADS, od_device_ticket(l->d, OD_QUEUE_LOADS), NULL);
 		l->ok = l->ok && rc == OD_OK && memcmp(got, p.w, 2 * n) == 0;
-		parts_free(&p);
+		weights_free(&p);
 	}
 	free(got);
 	return NULL;

@@ -71,7 +71,7 @@ static struct odw_paced_reader reader_of(uint64_t load_ns)
 	};
 }
 
-static int read_part(struct odw_paced_reader *p, uint32_t expert, uint32_t first, uint32_t n, unsigned which)
+static int read_slice(struct odw_paced_reader *p, uint32_t expert, uint32_t first, uint32_t n, unsigned which)
 {
 	struct od_err err;
 
@@ -88,7 +88,7 @@ static uint64_t stored_bytes(uint32_t first, uint32_t n, unsigned which)
 	return bytes;
 }
 
-static void the_parts_of_a_load_take_its_time(void **state)
+static void the_slices_of_a_load_take_its_time(void **state)
 {
 	struct odw_paced_reader p = reader_of(LOAD_NS);
 	uint64_t begin_ns;
@@ -100,24 +100,24 @@ static void the_parts_of_a_load_take_its_time(void **state)
 		const uint64_t share_ns =
 			LOAD_NS * stored_bytes(0, i + 1, OD_SET_STORED) / stored_bytes(0, n_shards, OD_SET_STORED);
 
-		assert_int_equal(read_part(&p, EXPERT, i, 1, OD_SET_STORED), OD_OK);
+		assert_int_equal(read_slice(&p, EXPERT, i, 1, OD_SET_STORED), OD_OK);
 		assert_true(od_now_ns() >= begin_ns + share_ns);
 	}
 	assert_true(p.free_ns >= begin_ns + LOAD_NS && p.free_ns <= begin_ns + LOAD_NS + n_shards);
 	assert_int_equal(n_reads, n_shards);
 	/* The first part of another load waits its turn, and begins when it comes. */
 	begin_ns = p.free_ns;
-	assert_int_equal(read_part(&p, EXPERT + 1, 0, n_shards, OD_SET_STORED), OD_OK);
+	assert_int_equal(read_slice(&p, EXPERT + 1, 0, n_shards, OD_SET_STORED), OD_OK);
 	assert_true(p.free_ns - begin_ns >= LOAD_NS && od_now_ns() >= p.free_ns);
 	od_sleep_until(od_now_ns() + LOAD_NS);
 	begin_ns = od_now_ns();
-	assert_int_equal(read_part(&p, EXPERT, 0, 1, OD_SET_STORED), OD_OK);
+	assert_int_equal(read_slice(&p, EXPERT, 0, 1, OD_SET_STORED), OD_OK);
 	assert_true(p.free_ns >=
 		    begin_ns + LOAD_NS * stored_bytes(0, 1, OD_SET_STORED) / stored_bytes(0, n_shards, OD_SET_STORED));
 	/* A later one makes up for the delay. */
 	od_sleep_until(p.free_ns + 10 * LOAD_NS);
 	begin_ns = p.free_ns;
-	assert_int_equal(read_part(&p, EXPERT, 1, n_shards - 1, OD_SET_STORED), OD_OK);
+	assert_int_equal(read_slice(&p, EXPERT, 1, n_shards - 1, OD_SET_STORED), OD_OK);
 	assert_true(p.free_ns <= begin_ns + LOAD_NS && od_now_ns() > p.free_ns);
 }
 
@@ -135,15 +135,15 @@ static void a_load_takes_its_share_of_what_is_read(void **state)
 		p.free_ns = begin_ns + 1000 * OD_NS_PER_S; /* so that the difference is the path's */
 		p.schedule = NULL;
 		p.read_arg = &p; /* fails: nothing is waited for */
-		assert_int_equal(read_part(&p, EXPERT, 0, n_shards, which[i]), OD_ERR_IO);
+		assert_int_equal(read_slice(&p, EXPERT, 0, n_shards, which[i]), OD_ERR_IO);
 		assert_true(p.free_ns == begin_ns + 1000 * OD_NS_PER_S); /* and the path has its time back */
 		p.free_ns = 0;
 		p.read_arg = NULL;
-		assert_int_equal(read_part(&p, EXPERT, 0, n_shards, which[i]), OD_OK);
+		assert_int_equal(read_slice(&p, EXPERT, 0, n_shards, which[i]), OD_OK);
 		assert_true(od_now_ns() - begin_ns >= (uint64_t)share_ns);
 		assert_true(p.free_ns >= begin_ns + (uint64_t)share_ns);
 		p.free_ns = begin_ns;
-		assert_int_equal(read_part(&p, EXPERT, 1, 1, which[i]), OD_OK); /* from free_ns on */
+		assert_int_equal(read_slice(&p, EXPERT, 1, 1, which[i]), OD_OK); /* from free_ns on */
 		assert_true(p.free_ns <=
 			    begin_ns + (uint64_t)(LOAD_NS * (double)stored_bytes(1, 1, which[i]) / all) + 1);
 	}
@@ -151,7 +151,7 @@ static void a_load_takes_its_share_of_what_is_read(void **state)
 
 static void *read_one(void *arg)
 {
-	assert_int_equal(read_part(arg, EXPERT, 0, n_shards, OD_SET_STORED), OD_OK);
+	assert_int_equal(read_slice(arg, EXPERT, 0, n_shards, OD_SET_STORED), OD_OK);
 	return NULL;
 }
 
@@ -173,7 +173,7 @@ static void reads_at_a_rate_queue_up(void **state)
 	/* Idle time is lost, to any part. */
 	od_sleep_until(od_now_ns() + LOAD_NS);
 	begin_ns = od_now_ns();
-	assert_int_equal(read_part(&p, EXPERT, 1, 1, OD_SET_STORED), OD_OK);
+	assert_int_equal(read_slice(&p, EXPERT, 1, 1, OD_SET_STORED), OD_OK);
 	assert_true(p.free_ns > begin_ns);
 }
 
@@ -186,14 +186,14 @@ struct paced_reader_world {
 	_Atomic unsigned n_read; /* parts */
 };
 
-static void *read_parts(void *arg)
+static void *read_slices(void *arg)
 {
 	struct paced_reader_world *w = arg;
 	struct odw_load_job job;
 	struct od_err err;
 
 	while (odw_schedule_next_read(w->s, &job, true)) {
-		const int rc = odw_paced_read(&w->paced, job.m, job.expert, job.part, 1, job.read, &job.mem,
+		const int rc = odw_paced_read(&w->paced, job.m, job.expert, job.slice, 1, job.read, &job.mem,
 					      (struct od_ref){ 0 }, NULL, &err);
 
 		w->n_read++;
@@ -207,14 +207,14 @@ static void *read_parts(void *arg)
 static void open_world(struct paced_reader_world *w, uint64_t load_ns)
 {
 	const struct odw_schedule_opts opts = {
-		.n_moe = LAYER + 1, .n_experts = EXPERT + 2, .n_parts = n_shards, .n_slots = 1, .n_stages = 2
+		.n_moe = LAYER + 1, .n_experts = EXPERT + 2, .n_slices = n_shards, .n_slots = 1, .n_stages = 2
 	};
 
 	*w = (struct paced_reader_world){ .paced = reader_of(load_ns) };
 	assert_int_equal(odw_schedule_new(&w->s, &opts, NULL), OD_OK);
 	w->paced.schedule = w->s;
 	odw_schedule_begin(w->s, SESSION);
-	assert_int_equal(pthread_create(&w->thread, NULL, read_parts, w), 0);
+	assert_int_equal(pthread_create(&w->thread, NULL, read_slices, w), 0);
 }
 
 static void close_world(struct paced_reader_world *w)
@@ -316,7 +316,7 @@ static void waiting_is_progress(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_parts_of_a_load_take_its_time),
+		cmocka_unit_test(the_slices_of_a_load_take_its_time),
 		cmocka_unit_test(a_load_takes_its_share_of_what_is_read),
 		cmocka_unit_test(reads_at_a_rate_queue_up),
 		cmocka_unit_test(a_load_is_complete_no_earlier),

@@ -51,12 +51,12 @@ static int teardown(void **state)
 	return 0;
 }
 
-static const struct tiny_tensor *layer_tensor(uint32_t layer, const char *part)
+static const struct tiny_tensor *layer_tensor(uint32_t layer, const char *middle)
 {
 	const struct tiny_tensor *t;
 	char name[128];
 
-	snprintf(name, sizeof(name), "model.layers.%u.%s.weight", layer, part);
+	snprintf(name, sizeof(name), "model.layers.%u.%s.weight", layer, middle);
 	t = tiny_files_find(&tiny, name);
 	assert_non_null(t);
 	return t;
@@ -64,10 +64,10 @@ static const struct tiny_tensor *layer_tensor(uint32_t layer, const char *part)
 
 static const struct tiny_tensor *expert_tensor(uint32_t m, uint32_t e, int mat)
 {
-	static const char *const part[] = { "w1", "w3", "w2" };
+	static const char *const middle[] = { "w1", "w3", "w2" };
 	char name[128];
 
-	snprintf(name, sizeof(name), "block_sparse_moe.experts.%u.%s", e, part[mat]);
+	snprintf(name, sizeof(name), "block_sparse_moe.experts.%u.%s", e, middle[mat]);
 	return layer_tensor(m, name);
 }
 

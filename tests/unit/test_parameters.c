@@ -37,7 +37,7 @@ static uint64_t experts(const struct od_config *c)
 {
 	uint64_t sum = 0;
 
-	for (int mat = 0; mat < od_expert_parts(c); mat++) {
+	for (int mat = 0; mat < od_expert_tensors(c); mat++) {
 		uint64_t n_out, n_in;
 
 		od_expert_mat_shape(c, (enum od_expert_mat)mat, &n_out, &n_in);

@@ -13,7 +13,7 @@
 
 struct part_world {
 	struct model model;
-	struct od_config part;
+	struct od_config held;
 	struct ods_part *p;
 	/* The newest answer. */
 	Od__Header__BodyCase kind;
@@ -51,8 +51,8 @@ static void open_world(struct part_world *w)
 
 	memset(w, 0, sizeof(*w));
 	make_model(&w->model, 11);
-	w->part = config;
-	assert_int_equal(od_config_take_part(&w->part, BEGIN, LAYERS, &err), OD_OK);
+	w->held = config;
+	assert_int_equal(od_config_take_layers(&w->held, BEGIN, LAYERS, &err), OD_OK);
 	memset(&w->model.layer[0], 0, sizeof(w->model.layer[0]));
 	w->model.dense.embed = w->model.dense.head = (struct od_weight){ 0 };
 	w->model.dense.final_norm = (struct od_ref){ 0 };
@@ -61,7 +61,7 @@ static void open_world(struct part_world *w)
 					.ctx_tokens = CTX,
 					.max_sequences = SEQUENCES,
 					.n_pages = PAGES };
-	o.forward.config = &w->part;
+	o.forward.config = &w->held;
 	o.forward.max_rows = STEP_ROWS;
 	assert_int_equal(ods_part_new(&w->p, &o, take_answer, w, &err), OD_OK);
 }

@@ -39,13 +39,13 @@ static struct od_cache *new_cache(const struct od_cache_opts *o)
 	return c;
 }
 
-static struct od_cache_opts of_one_state(enum od_cache_policy policy, uint32_t places)
+static struct od_cache_opts of_one_state(enum od_cache_policy policy, uint32_t capacity)
 {
 	return (struct od_cache_opts){ .policy = policy,
 				       .n_moe = LAYERS,
 				       .n_experts = EXPERTS,
 				       .state = OD_CACHE_C,
-				       .budget_bytes = 10 * places + 9,
+				       .budget_bytes = 10 * capacity + 9,
 				       .expert_bytes = 10 };
 }
 
@@ -66,7 +66,7 @@ static void check_changes(const struct od_cache *c, struct od_cache_changes ch, 
 }
 
 struct pool_policy_plain {
-	uint32_t places, n;
+	uint32_t capacity, n;
 	bool kept[ALL];
 	uint64_t used[ALL], count[ALL];
 };
@@ -86,9 +86,9 @@ static uint32_t plain_use(struct pool_policy_plain *p, enum od_cache_policy poli
 
 	p->count[id]++;
 	p->used[id] = now;
-	if (p->kept[id] || p->places == 0)
+	if (p->kept[id] || p->capacity == 0)
 		return ALL;
-	for (uint32_t i = 0; p->n == p->places && i < ALL; i++) {
+	for (uint32_t i = 0; p->n == p->capacity && i < ALL; i++) {
 		if (p->kept[i] && (out == ALL || goes_first(p, policy, i, out)))
 			out = i;
 	}
@@ -106,11 +106,11 @@ static void queues(void **state)
 
 	(void)state;
 	seed = 1;
-	for (uint32_t places = 0; places <= ALL; places++) {
+	for (uint32_t capacity = 0; capacity <= ALL; capacity++) {
 		for (size_t i = 0; i < 2; i++) {
-			struct od_cache_opts o = of_one_state(policies[i], places);
+			struct od_cache_opts o = of_one_state(policies[i], capacity);
 			struct od_cache *c = new_cache(&o);
-			struct pool_policy_plain p = { .places = places };
+			struct pool_policy_plain p = { .capacity = capacity };
 
 			for (uint64_t now = 1; now < 1000; now++) {
 				uint32_t id = skewed(ALL), layer = id / EXPERTS, gone;
@@ -122,7 +122,7 @@ static void queues(void **state)
 				}
 				gone = plain_use(&p, policies[i], id, now);
 				check_changes(c, od_cache_use(c, layer, id % EXPERTS), layer, id % EXPERTS, gone,
-					      places > 0 ? OD_CACHE_C : OD_CACHE_NONE);
+					      capacity > 0 ? OD_CACHE_C : OD_CACHE_NONE);
 			}
 			od_cache_free(c);
 		}
@@ -154,16 +154,16 @@ static uint32_t rank_in(const struct plain_rank *p, uint32_t id)
 }
 
 /* An expert that is nowhere finds its place among the pools allowed. */
-static void place(struct plain_rank *p, uint32_t id, const bool allowed[OD_CACHE_STATES])
+static void put_in_pool(struct plain_rank *p, uint32_t id, const bool allowed[OD_CACHE_STATES])
 {
 	const uint32_t layer = id / EXPERTS, rank = rank_in(p, id);
 	uint32_t end = 0;
 
 	for (unsigned s = 0; s < OD_CACHE_STATES; s++) {
-		uint32_t places = od_cache_plan_places(&p->opt.plan, layer, s), n = 0, least = ALL;
+		uint32_t capacity = od_cache_plan_capacity(&p->opt.plan, layer, s), n = 0, least = ALL;
 		bool next[OD_CACHE_STATES] = { false };
 
-		end += places;
+		end += capacity;
 		for (uint32_t e = layer * EXPERTS; e < (layer + 1) * EXPERTS; e++) {
 			if (p->where[e] != s)
 				continue;
@@ -171,13 +171,13 @@ static void place(struct plain_rank *p, uint32_t id, const bool allowed[OD_CACHE
 			if (least == ALL || rank_in(p, e) > rank_in(p, least))
 				least = e;
 		}
-		if (!allowed[s] || places == 0 || rank >= end || (n == places && rank_in(p, least) < rank))
+		if (!allowed[s] || capacity == 0 || rank >= end || (n == capacity && rank_in(p, least) < rank))
 			continue;
-		if (n == places) {
+		if (n == capacity) {
 			p->where[least] = OD_CACHE_NONE;
 			next[OD_CACHE_S] = next[OD_CACHE_E] =
 				s == OD_CACHE_C || (s == OD_CACHE_F && p->opt.full_is_stored);
-			place(p, least, next);
+			put_in_pool(p, least, next);
 			p->demoted += p->where[least] != OD_CACHE_NONE;
 		}
 		p->where[id] = s;
@@ -213,7 +213,7 @@ static void rank_dispatch(void **state)
 			p.count[id]++;
 			p.used[id] = now;
 			p.where[id] = OD_CACHE_NONE;
-			place(&p, id, all);
+			put_in_pool(&p, id, all);
 			seen[p.where[id]]++;
 			ch = od_cache_use(c, layer, expert);
 			assert_true(ch.n > 0 && ch.change[ch.n - 1].layer == layer &&
@@ -265,29 +265,29 @@ static void a_smaller_plan_takes_effect_at_once(void **state)
 	od_cache_free(c);
 }
 
-static void profile_counts_ranks_before_the_use(void **state)
+static void stats_count_ranks_before_the_use(void **state)
 {
 	static const uint16_t first[] = { 3, 1 }, second[] = { 1, 0 }, third[] = { 1 };
-	struct od_rank_profile p;
+	struct od_rank_stats p;
 	double f[4];
 
 	(void)state;
-	assert_int_equal(od_rank_profile_init(&p, 2, 4, NULL), OD_OK);
-	assert_true(od_rank_profile_k(&p) == 1);
-	od_rank_profile_inclusion(&p, f);
+	assert_int_equal(od_rank_stats_init(&p, 2, 4, NULL), OD_OK);
+	assert_true(od_rank_stats_k(&p) == 1);
+	od_rank_stats_inclusion(&p, f);
 	assert_true(f[0] == 0.25 && f[3] == 0.25);
-	od_rank_profile_visit(&p, 0, first, 2); /* ranks 3 and 1; then the order is 1 3 0 2 */
-	od_rank_profile_visit(&p, 0, second, 2); /* ranks 0 and 2; then 1 0 3 2: 0 was used later than 3 */
-	od_rank_profile_visit(&p, 0, first, 0);
-	od_rank_profile_visit(&p, 1, third, 1); /* rank 1 of another layer */
-	od_rank_profile_visit(&p, 0, first, 2); /* ranks 2 and 0 */
-	od_rank_profile_inclusion(&p, f);
+	od_rank_stats_visit(&p, 0, first, 2); /* ranks 3 and 1; then the order is 1 3 0 2 */
+	od_rank_stats_visit(&p, 0, second, 2); /* ranks 0 and 2; then 1 0 3 2: 0 was used later than 3 */
+	od_rank_stats_visit(&p, 0, first, 0);
+	od_rank_stats_visit(&p, 1, third, 1); /* rank 1 of another layer */
+	od_rank_stats_visit(&p, 0, first, 2); /* ranks 2 and 0 */
+	od_rank_stats_inclusion(&p, f);
 	assert_true(f[0] == 0.5 && f[1] == 0.5 && f[2] == 0.5 && f[3] == 0.25);
-	assert_true(od_rank_profile_k(&p) == 7.0 / 4);
+	assert_true(od_rank_stats_k(&p) == 7.0 / 4);
 	assert_int_equal(od_rank_at(&p.list, 0, 0), 1);
 	assert_int_equal(od_rank_at(&p.list, 0, 1), 3);
 	assert_int_equal(od_rank_of(&p.list, 1, 1), 0);
-	od_rank_profile_fini(&p);
+	od_rank_stats_fini(&p);
 }
 
 static void nonsense_is_refused(void **state)
@@ -311,7 +311,7 @@ int main(void)
 		cmocka_unit_test(queues),
 		cmocka_unit_test(rank_dispatch),
 		cmocka_unit_test(a_smaller_plan_takes_effect_at_once),
-		cmocka_unit_test(profile_counts_ranks_before_the_use),
+		cmocka_unit_test(stats_count_ranks_before_the_use),
 		cmocka_unit_test(nonsense_is_refused),
 	};
 

@@ -485,7 +485,7 @@ static void check_want(struct prediction_table_world *w, struct prediction_table
 	w->empty += l.n == 0;
 }
 
-static void place(struct prediction_table_world *w, struct prediction_table_step *s, struct odm_want *x)
+static void send_want(struct prediction_table_world *w, struct prediction_table_step *s, struct odm_want *x)
 {
 	struct prediction_table_list *l = &s->placed[x->m];
 
@@ -524,7 +524,7 @@ static void drain(struct prediction_table_world *w)
 		}
 		if (s == &w->now && s->n_rows > 0 && chance(5))
 			resolve(w, x.m); /* between the two: what is placed now was not ordered */
-		place(w, s, &x);
+		send_want(w, s, &x);
 	}
 	for (size_t i = 0; i < 2; i++)
 		for (uint32_t m = 0; all[i]->number != 0 && m < LAYERS; m++) {

@@ -111,7 +111,7 @@ static bool take_want(struct odm_predictions *p, struct predictions_want *w)
 	return odm_predictions_take_want(p, &w->w);
 }
 
-static bool place(struct odm_predictions *p, struct predictions_want *w, uint32_t a, uint32_t b)
+static bool send_want(struct odm_predictions *p, struct predictions_want *w, uint32_t a, uint32_t b)
 {
 	w->worker[0] = a;
 	w->worker[1] = b;
@@ -138,7 +138,7 @@ static void a_prediction_becomes_a_want(void **state)
 	assert_int_equal(w.w.n_before, 0);
 	assert_int_equal(w.w.epoch, 0);
 	w.w.epoch = 77;
-	place(p, &w, 7, 9);
+	send_want(p, &w, 7, 9);
 	assert_false(take_want(p, &w));
 	assert_int_equal(odm_predictions_where(p, 5, 1, 3), 9);
 	assert_int_equal(odm_predictions_where(p, 5, 1, 0), ODM_NOBODY);
@@ -415,7 +415,7 @@ static uint64_t teach(struct odm_predictions *p)
 		begin(p, step, 42, 0);
 		predict_close(p, step, 0.1f);
 		assert_true(take_want(p, &w));
-		place(p, &w, 1, 2);
+		send_want(p, &w, 1, 2);
 		odm_predictions_resolve(p, step, 0, (const uint16_t[]){ 0, 1 });
 		odm_predictions_learn(p, step, 0, truth, NULL);
 	}
@@ -485,11 +485,11 @@ static void what_is_placed_too_late_was_not_ordered(void **state)
 	predict(p, 1, 0, 42, 4, 5);
 	predict(p, 1, 1, 42, 4, 5);
 	assert_true(take_want(p, &w));
-	assert_true(place(p, &w, 7, 9));
+	assert_true(send_want(p, &w, 7, 9));
 	assert_true(take_want(p, &late) && late.w.m == 1);
 	resolve(p, 1, 0, 4, 3);
 	resolve(p, 1, 1, 4, 5);
-	assert_false(place(p, &late, 7, 9)); /* nobody has seen it that would close it */
+	assert_false(send_want(p, &late, 7, 9)); /* nobody has seen it that would close it */
 	assert_int_equal(odm_predictions_ordered(p, 1, 0, 4), 7);
 	assert_int_equal(odm_predictions_ordered(p, 1, 0, 3), ODM_NOBODY);
 	assert_int_equal(odm_predictions_ordered(p, 1, 1, 4), ODM_NOBODY);
@@ -531,18 +531,18 @@ static void a_wrong_token_is_paid_for(void **state)
 	begin(p, 1, 40, 0);
 	predict(p, 2, 0, 41, 6, 7);
 	assert_true(take_want(p, &w));
-	place(p, &w, 1, 2);
+	send_want(p, &w, 1, 2);
 	begin(p, 2, 42, 1);
 	assert_true(predict(p, 2, 0, 42, 6, 3));
 	assert_true(take_want(p, &w));
-	place(p, &w, 1, 2);
+	send_want(p, &w, 1, 2);
 	resolve(p, 2, 0, 6, 4);
 	assert_int_equal(counted(p, NULL).c[OD_C_WASTED_WANTS], 2); /* 7 and 3 */
 	odm_predictions_free(p);
 }
 
 /* A sequence with invalid predictions does not disturb the others. */
-static void what_has_no_place_is_refused(void **state)
+static void what_has_no_cell_is_refused(void **state)
 {
 	const uint16_t expert[] = { 0, 1 };
 	struct od_prediction pred = { .sequence = 1, .position = 7, .token = 42, .expert = expert, .n = 2 };
@@ -624,7 +624,7 @@ static void another_number(void **state)
 	predict(p, 5, 1, 42, 3, 4);
 	predict(p, 5, 2, 42, 5, 6);
 	assert_true(take_want(p, &w) && w.w.step == 5 && w.w.m == 1);
-	place(p, &w, 7, 9);
+	send_want(p, &w, 7, 9);
 	odm_predictions_begin(p, 50, 51, &(struct odm_predicted_row){ .sequence = 1, .position = 5, .token = 42 }, 1,
 			      true);
 	for (uint32_t m = 1; m < 3; m++) {
@@ -858,7 +858,7 @@ static void prefill_requires_without_scoring(void **state)
 	predict(p, 15, 1, 42, 4, 6);
 	odm_predictions_require_all(p, 3, 1);
 	assert_true(take_want(p, &w) && w.w.step == 3 && w.w.n == EXPERTS);
-	place(p, &w, 5, 6);
+	send_want(p, &w, 5, 6);
 	assert_true(take_want(p, &w) && w.w.step == 15 && w.w.n == 2);
 	assert_false(take_want(p, &w));
 	assert_int_equal(odm_predictions_where(p, 3, 1, 1), 6);
@@ -891,7 +891,7 @@ int main(void)
 		cmocka_unit_test(what_is_placed_too_late_was_not_ordered),
 		cmocka_unit_test(another_guess_keeps_nothing),
 		cmocka_unit_test(a_wrong_token_is_paid_for),
-		cmocka_unit_test(what_has_no_place_is_refused),
+		cmocka_unit_test(what_has_no_cell_is_refused),
 		cmocka_unit_test(another_number),
 		cmocka_unit_test(silence_is_a_sequences),
 		cmocka_unit_test(joining_and_ending_void_nothing_else),

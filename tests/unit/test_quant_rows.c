@@ -282,9 +282,9 @@ static void test_sets(void **state)
 	}
 }
 
-static void assert_parts(enum od_precision p, uint64_t n_out, uint64_t n_in, const struct od_shadow_parts *want)
+static void assert_sections(enum od_precision p, uint64_t n_out, uint64_t n_in, const struct od_shadow_sections *want)
 {
-	const struct od_shadow_parts got = od_shadow_parts(p, n_out, n_in);
+	const struct od_shadow_sections got = od_shadow_sections(p, n_out, n_in);
 
 	assert_int_equal(got.data_bytes, want->data_bytes);
 	assert_int_equal(got.n_scales, want->n_scales);
@@ -294,24 +294,26 @@ static void assert_parts(enum od_precision p, uint64_t n_out, uint64_t n_in, con
 }
 
 /* Counted by hand. */
-static void test_parts(void **state)
+static void test_sections(void **state)
 {
 	(void)state;
-	assert_parts(OD_PRECISION_FP16, 3, 100, &(struct od_shadow_parts){ .data_bytes = 600, .bytes = 4096 });
-	assert_parts(OD_PRECISION_FP16, 1, 2016, &(struct od_shadow_parts){ .data_bytes = 4032, .bytes = 4096 });
-	assert_parts(OD_PRECISION_FP16, 1, 2017, &(struct od_shadow_parts){ .data_bytes = 4034, .bytes = 8192 });
-	assert_parts(OD_PRECISION_INT8, 3, 100,
-		     &(struct od_shadow_parts){ .data_bytes = 300, .scale_at = 384, .n_scales = 3, .bytes = 4096 });
-	assert_parts(OD_PRECISION_NF4, 3, 130,
-		     &(struct od_shadow_parts){ .data_bytes = 384, .scale_at = 448, .n_scales = 9, .bytes = 4096 });
+	assert_sections(OD_PRECISION_FP16, 3, 100, &(struct od_shadow_sections){ .data_bytes = 600, .bytes = 4096 });
+	assert_sections(OD_PRECISION_FP16, 1, 2016, &(struct od_shadow_sections){ .data_bytes = 4032, .bytes = 4096 });
+	assert_sections(OD_PRECISION_FP16, 1, 2017, &(struct od_shadow_sections){ .data_bytes = 4034, .bytes = 8192 });
+	assert_sections(
+		OD_PRECISION_INT8, 3, 100,
+		&(struct od_shadow_sections){ .data_bytes = 300, .scale_at = 384, .n_scales = 3, .bytes = 4096 });
+	assert_sections(
+		OD_PRECISION_NF4, 3, 130,
+		&(struct od_shadow_sections){ .data_bytes = 384, .scale_at = 448, .n_scales = 9, .bytes = 4096 });
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_int8),  cmocka_unit_test(test_fp16),  cmocka_unit_test(test_fp16_of_f16),
-		cmocka_unit_test(test_of_f8), cmocka_unit_test(test_nf4),   cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_sets),  cmocka_unit_test(test_parts),
+		cmocka_unit_test(test_int8),  cmocka_unit_test(test_fp16),     cmocka_unit_test(test_fp16_of_f16),
+		cmocka_unit_test(test_of_f8), cmocka_unit_test(test_nf4),      cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_sets),  cmocka_unit_test(test_sections),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

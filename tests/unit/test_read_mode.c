@@ -26,7 +26,7 @@ static struct {
 	uint64_t ns_per_read; /* besides its bytes */
 	uint64_t warm_up_ns; /* added to the first of four reads */
 	uint64_t ns_per_byte[3]; /* by way: from disk, from the page cache, past it */
-	unsigned n_reads, parts; /* bits */
+	unsigned n_reads, slices; /* bits */
 	uint32_t expert[64];
 	int refuse; /* this expert (index), -1: none, -2: all */
 } disk = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -55,7 +55,7 @@ static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 	each = disk.ns_per_byte[disk.n_reads < 12 ? disk.n_reads / 4 : 2];
 	extra = disk.ns_per_read + (disk.n_reads % 4 == 0 ? disk.warm_up_ns : 0);
 	disk.expert[disk.n_reads++] = index;
-	disk.parts |= 1u << first;
+	disk.slices |= 1u << first;
 	pthread_mutex_unlock(&disk.lock);
 	if (disk.refuse == -2 || disk.refuse == (int)index)
 		return od_fail(err, OD_ERR_IO, "as planned");
@@ -92,7 +92,7 @@ static bool choose_with(enum od_form form, enum odw_read_mode asked, uint64_t fr
 					      .now_ns = look };
 	bool direct;
 
-	disk.n_reads = disk.parts = 0;
+	disk.n_reads = disk.slices = 0;
 	assert_int_equal(odw_read_mode_choose(&direct, &o, NULL), OD_OK);
 	assert_int_equal(od_pack_read_direct(pack, direct), direct);
 	return direct;
@@ -156,9 +156,9 @@ static void readers_read_at_the_same_time(void **state)
 	if (!od_pack_read_direct(pack, true))
 		skip();
 	(void)choose_with(OD_FORM_PLANES, ODW_READ_AUTO, 0, 2);
-	assert_true(disk.n_reads == 24 && disk.parts == 3);
+	assert_true(disk.n_reads == 24 && disk.slices == 3);
 	(void)choose_with(OD_FORM_PLANES, ODW_READ_AUTO, 0, 64); /* more than there are parts */
-	assert_true(disk.n_reads == 36 && disk.parts == 7);
+	assert_true(disk.n_reads == 36 && disk.slices == 7);
 }
 
 /* A disk that needs seconds is asked once each way, and that is what counts. */

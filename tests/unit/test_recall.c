@@ -94,14 +94,14 @@ static size_t draw(uint32_t *seed, uint16_t *expert, uint32_t *set)
 
 static void against_bit_sets(void **state)
 {
-	enum { LAYERS = 5, TOKENS = 7, PARTS = 3, ROWS = 4000 };
-	struct od_recall part[PARTS], all = make(LAYERS, TOKENS);
+	enum { LAYERS = 5, TOKENS = 7, SPLITS = 3, ROWS = 4000 };
+	struct od_recall split[SPLITS], all = make(LAYERS, TOKENS);
 	uint64_t uses[LAYERS][TOKENS] = { 0 }, hits[LAYERS][TOKENS] = { 0 }, late_rows = 0, n_hits = 0;
 	uint32_t seed = 1;
 
 	(void)state;
-	for (int i = 0; i < PARTS; i++)
-		part[i] = make(LAYERS, TOKENS);
+	for (int i = 0; i < SPLITS; i++)
+		split[i] = make(LAYERS, TOKENS);
 	for (int i = 0; i < ROWS; i++) {
 		uint32_t layer = next(&seed) % LAYERS, token = next(&seed) % (TOKENS + 3), p_set, u_set;
 		uint32_t index = token < TOKENS ? token : TOKENS - 1;
@@ -109,15 +109,15 @@ static void against_bit_sets(void **state)
 		size_t n_p = draw(&seed, p, &p_set), n_u = draw(&seed, u, &u_set);
 		bool late = next(&seed) % 4 == 0;
 
-		od_recall_add(&part[next(&seed) % PARTS], layer, token, p, n_p, u, n_u, late);
+		od_recall_add(&split[next(&seed) % SPLITS], layer, token, p, n_p, u, n_u, late);
 		uses[layer][index] += n_u;
 		hits[layer][index] += (uint64_t)__builtin_popcount(p_set & u_set);
 		n_hits += (uint64_t)__builtin_popcount(p_set & u_set);
 		late_rows += late;
 	}
-	for (int i = 0; i < PARTS; i++) {
-		od_recall_merge(&all, &part[i]);
-		od_recall_fini(&part[i]);
+	for (int i = 0; i < SPLITS; i++) {
+		od_recall_merge(&all, &split[i]);
+		od_recall_fini(&split[i]);
 	}
 	for (int l = 0; l < LAYERS; l++) {
 		uint64_t u = 0, h = 0;

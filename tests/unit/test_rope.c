@@ -55,11 +55,11 @@ static void test_table(void **state)
 
 		od_rope_frequencies(&plain, false, freq);
 		for (size_t k = 0; k < rope.dims / 2; k++) {
-			double part = (double)freq[k] / rope_table[i].freq[k];
+			double ratio = (double)freq[k] / rope_table[i].freq[k];
 
-			if (part < 1 + 1e-6)
+			if (ratio < 1 + 1e-6)
 				same++;
-			else if (part > rope.factor * (1 - 1e-6))
+			else if (ratio > rope.factor * (1 - 1e-6))
 				divided++;
 			else
 				between++;

@@ -129,7 +129,7 @@ static double probability(const float *logits, uint32_t n, uint32_t e)
 	return 1 / sum;
 }
 
-static uint32_t place(const float *logits, uint32_t n, uint32_t e)
+static uint32_t rank_by_hand(const float *logits, uint32_t n, uint32_t e)
 {
 	uint32_t before = 0;
 
@@ -138,7 +138,7 @@ static uint32_t place(const float *logits, uint32_t n, uint32_t e)
 	return before;
 }
 
-static uint32_t place_of(const double *x, uint32_t n, uint32_t e)
+static uint32_t rank_of(const double *x, uint32_t n, uint32_t e)
 {
 	uint32_t before = 0;
 
@@ -156,11 +156,11 @@ static double best_groups(const struct od_router_spec *way, const double *decide
 	for (uint32_t g = 0; g < n_groups; g++) {
 		worth[g] = 0;
 		for (uint32_t i = 0; i < size; i++)
-			if (place_of(decides + g * size, size, i) < 1u + way->group_two)
+			if (rank_of(decides + g * size, size, i) < 1u + way->group_two)
 				worth[g] += decides[g * size + i];
 	}
 	for (uint32_t g = 0; g < n_groups; g++) {
-		const uint32_t at = place_of(worth, n_groups, g);
+		const uint32_t at = rank_of(worth, n_groups, g);
 
 		for (uint32_t i = 0; i < size; i++)
 			in[g * size + i] = way->n_groups == 0 || at < way->top_groups;
@@ -203,7 +203,7 @@ static void check_against_sort(const struct od_router_spec *way, const float *lo
 	for (uint32_t e = 0; e < n; e++)
 		decides[e] = in[e] ? decides[e] : -1e30;
 	for (uint32_t e = 0; e < n; e++) {
-		uint32_t at = place_of(decides, n, e);
+		uint32_t at = rank_of(decides, n, e);
 
 		if (at < k) {
 			assert_int_equal(c.expert[at], e);
@@ -374,7 +374,7 @@ static void check_mixer(const float *logits, uint32_t n, uint32_t k, float band)
 	for (uint32_t i = 0; i < n && i <= k; i++) {
 		uint32_t e = 0;
 
-		while (place_of(decides, n, e) != i)
+		while (rank_of(decides, n, e) != i)
 			e++;
 		next = decides[e];
 		margin = i > 0 ? fmin(margin, last - next) : margin;
@@ -552,7 +552,7 @@ static void test_rank(void **state)
 			for (size_t j = 0; j < i; j++)
 				assert_int_not_equal(index[i], index[j]);
 			if (!nan)
-				assert_int_equal(place(score, (uint32_t)n, index[i]), i);
+				assert_int_equal(rank_by_hand(score, (uint32_t)n, index[i]), i);
 		}
 	}
 }

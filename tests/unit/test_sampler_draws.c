@@ -33,14 +33,14 @@ static double uniform_by_hand(uint64_t seed, uint64_t draw, int32_t id)
 	return ((double)(number_of_stream(stream, (uint64_t)id) >> 12) + 0.5) * 0x1p-52;
 }
 
-struct sampler_draws_place {
+struct sampler_draws_entry {
 	float logit;
 	int32_t id;
 };
 
 static int better_first(const void *a, const void *b)
 {
-	const struct sampler_draws_place *x = a, *y = b;
+	const struct sampler_draws_entry *x = a, *y = b;
 
 	return x->logit != y->logit ? (x->logit > y->logit ? -1 : 1) : x->id < y->id ? -1 : 1;
 }
@@ -58,33 +58,33 @@ static double weight_by_hand(const struct od_sampler_opts *o, float logit, float
 static struct by_hand draw_by_hand(const struct od_sampler_opts *o, const float *logits, uint32_t n, uint64_t draw)
 {
 	const uint32_t k = o->top_k > 0 && o->top_k < n ? o->top_k : n;
-	struct sampler_draws_place *place = calloc(n, sizeof(*place));
+	struct sampler_draws_entry *entry = calloc(n, sizeof(*entry));
 	double total = 0, before = 0, first = INFINITY, second = INFINITY;
 	struct by_hand h = { .token = -1 };
 
 	for (uint32_t i = 0; i < n; i++)
-		place[i] = (struct sampler_draws_place){ logits[i], (int32_t)i };
-	qsort(place, n, sizeof(*place), better_first);
+		entry[i] = (struct sampler_draws_entry){ logits[i], (int32_t)i };
+	qsort(entry, n, sizeof(*entry), better_first);
 	for (uint32_t i = 0; i < k; i++)
-		total += weight_by_hand(o, place[i].logit, place[0].logit);
+		total += weight_by_hand(o, entry[i].logit, entry[0].logit);
 	for (uint32_t i = 0; i < k && (i == 0 || o->top_p == 1 || before < o->top_p * total); i++) {
-		const double p = weight_by_hand(o, place[i].logit, place[0].logit);
+		const double p = weight_by_hand(o, entry[i].logit, entry[0].logit);
 		double arrival;
 
 		before += p;
 		if (p < o->min_p || p == 0)
 			continue;
-		arrival = -log(uniform_by_hand(o->seed, draw, place[i].id)) / p;
+		arrival = -log(uniform_by_hand(o->seed, draw, entry[i].id)) / p;
 		if (arrival < first) {
 			second = first;
 			first = arrival;
-			h.token = place[i].id;
+			h.token = entry[i].id;
 		} else if (arrival < second) {
 			second = arrival;
 		}
 	}
 	h.margin = second < (double)INFINITY ? o->temperature * (log(second) - log(first)) : (double)INFINITY;
-	free(place);
+	free(entry);
 	return h;
 }
 

@@ -101,7 +101,7 @@ static void newest_version_wins(void **state)
 	assert_int_equal(odw_schedule_entries(s), 2);
 	assert_true(is(s, 2, 0, 4, ODW_LOADING));
 	assert_int_equal(load_one(s, &job), 0);
-	assert_int_equal(job.part, 1); /* not begun again */
+	assert_int_equal(job.slice, 1); /* not begun again */
 	load_all(s);
 	assert_int_equal(figures(s).c[OD_C_LOADS], 2);
 	assert_int_equal(figures(s).c[OD_C_CANCELLED_LOADS], 0);
@@ -308,7 +308,7 @@ static void loaders_share_the_most_urgent_load(void **state)
 	assert_int_equal(b.expert, 1);
 	assert_int_equal(c.expert, 1);
 	assert_int_equal(d.expert, 1);
-	assert_int_equal(b.part + c.part + d.part, 0 + 1 + 2);
+	assert_int_equal(b.slice + c.slice + d.slice, 0 + 1 + 2);
 	assert_int_equal(e.expert, 0);
 	assert_int_equal(odw_schedule_look(s, (unsigned)b.slot).n_users, 3);
 	assert_false(put(s, &d, 1));
@@ -336,12 +336,12 @@ static void reading_goes_no_further_than_the_stages(void **state)
 	assert_false(odw_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
 	assert_false(odw_schedule_next_read(s, &other, false)); /* it is still in its stage */
 	assert_true(odw_schedule_next_finish(s, &other, false));
-	assert_true(other.expert == 0 && other.part == 1 && other.stage == job[1].stage);
+	assert_true(other.expert == 0 && other.slice == 1 && other.stage == job[1].stage);
 	assert_false(odw_schedule_next_finish(s, &job[1], false)); /* nothing is finished twice */
 	assert_false(odw_schedule_next_read(s, &job[1], false));
 	assert_false(odw_schedule_end_job(s, &other, 0, OD_OK, NULL));
 	assert_true(odw_schedule_next_read(s, &other, false));
-	assert_true(other.expert == 1 && other.part == SHARDS - 1 && other.stage == 1);
+	assert_true(other.expert == 1 && other.slice == SHARDS - 1 && other.stage == 1);
 	odw_schedule_free(s);
 }
 
@@ -362,9 +362,9 @@ static void the_most_urgent_is_finished_first(void **state)
 	assert_false(odw_schedule_end_job(s, &a, 1, OD_OK, NULL) || odw_schedule_end_job(s, &c, 1, OD_OK, NULL) ||
 		     odw_schedule_end_job(s, &b, 1, OD_OK, NULL));
 	assert_true(odw_schedule_next_finish(s, &job, false));
-	assert_true(job.expert == 1 && job.part == 0); /* a RUN's, and its first, whatever was read first */
+	assert_true(job.expert == 1 && job.slice == 0); /* a RUN's, and its first, whatever was read first */
 	assert_true(odw_schedule_next_finish(s, &job, false));
-	assert_true(job.expert == 1 && job.part == 1);
+	assert_true(job.expert == 1 && job.slice == 1);
 	assert_true(odw_schedule_next_finish(s, &job, false));
 	assert_int_equal(job.expert, 0);
 	odw_schedule_free(s);
@@ -402,7 +402,7 @@ static struct odw_schedule *costed_schedule(unsigned n_slots)
 {
 	const struct odw_schedule_opts opts = { .n_moe = LAYERS,
 						.n_experts = EXPERTS,
-						.n_parts = SHARDS,
+						.n_slices = SHARDS,
 						.n_slots = n_slots,
 						.n_stages = STAGES,
 						.n_readers = 2,
@@ -432,7 +432,7 @@ static void most_rows_are_loaded_first(void **state)
 			r[e] = (struct odw_item){ .expert = e, .rank = 5 + e, .last = true, .n_rows = rows[step][e] };
 		assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, r, 4), OD_OK);
 		for (int i = 0; i < 4; i++) {
-			for (int part = 0; part < SHARDS; part++) {
+			for (int slice = 0; slice < SHARDS; slice++) {
 				assert_true(odw_schedule_next_read(s, &job, false));
 				assert_int_equal(job.expert, expected[step][i]);
 				(void)put(s, &job, 10);
@@ -457,7 +457,7 @@ static void falling_ranks_are_kept(void **state)
 	for (uint32_t e = 3; e-- > 0;) {
 		struct odw_load_job job;
 
-		for (int part = 0; part < SHARDS; part++) {
+		for (int slice = 0; slice < SHARDS; slice++) {
 			assert_true(odw_schedule_next_read(s, &job, false));
 			assert_int_equal(job.expert, e);
 			(void)put(s, &job, 10);

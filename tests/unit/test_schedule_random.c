@@ -90,17 +90,17 @@ static void write_tag(const struct odw_load_job *job, enum od_expert_buf buf)
 	const uint32_t tag = tag_of(job->m, job->expert);
 
 	if (job->mem.at[buf].buf != NULL)
-		put_at(device, od_ref_at(job->mem.at[buf], job->part * sizeof(tag)), &tag, sizeof(tag));
+		put_at(device, od_ref_at(job->mem.at[buf], job->slice * sizeof(tag)), &tag, sizeof(tag));
 }
 
-static void check_tag(const struct od_expert_mem *mem, enum od_expert_buf buf, uint32_t part, uint32_t m,
+static void check_tag(const struct od_expert_mem *mem, enum od_expert_buf buf, uint32_t slice, uint32_t m,
 		      uint32_t expert)
 {
 	uint32_t tag;
 
 	if (mem->at[buf].buf == NULL)
 		return;
-	get_at(device, &tag, od_ref_at(mem->at[buf], part * sizeof(tag)), sizeof(tag));
+	get_at(device, &tag, od_ref_at(mem->at[buf], slice * sizeof(tag)), sizeof(tag));
 	assert_int_equal(tag, tag_of(m, expert));
 }
 
@@ -392,15 +392,15 @@ static void take_shard(struct sim *x, int j)
 		return;
 	v = odw_schedule_look(x->s, (unsigned)job->slot);
 	assert_int_equal(v.state, ODW_LOADING);
-	assert_true(v.m == job->m && v.expert == job->expert && job->part < SHARDS);
+	assert_true(v.m == job->m && v.expert == job->expert && job->slice < SHARDS);
 	assert_int_equal(computes_in(x, job->slot), 0);
 	if (x->has_job[!j]) {
-		assert_false(x->job[!j].slot == job->slot && x->job[!j].part == job->part);
+		assert_false(x->job[!j].slot == job->slot && x->job[!j].slice == job->slice);
 		assert_int_not_equal(x->job[!j].stage, job->stage);
 	}
 	assert_true(job->kind != ODW_LOAD_READ || job->read != 0);
-	x->n_partial += job->part == 0 && job->read != OD_SET_STORED;
-	if (job->part == 0 && (job->kind == ODW_LOAD_READ || job->read == 0)) {
+	x->n_partial += job->slice == 0 && job->read != OD_SET_STORED;
+	if (job->slice == 0 && (job->kind == ODW_LOAD_READ || job->read == 0)) {
 		x->content[job->slot].m = job->m;
 		x->content[job->slot].expert = job->expert;
 		x->content[job->slot].read = x->content[job->slot].shards = 0;
@@ -416,18 +416,18 @@ static void put_shard(struct sim *x, int j, int rc)
 
 	x->has_job[j] = false;
 	if (job->kind == ODW_LOAD_READ) {
-		x->content[job->slot].read |= 1u << job->part;
+		x->content[job->slot].read |= 1u << job->slice;
 		if (job->read & OD_SET_SM)
 			write_tag(job, OD_BUF_SM);
 		if (job->read & OD_SET_E)
 			write_tag(job, OD_BUF_E);
 	}
 	if (job->kind == ODW_LOAD_FINISH) {
-		assert_true(job->read == 0 || (x->content[job->slot].read & 1u << job->part));
-		assert_false(x->content[job->slot].shards & 1u << job->part);
-		x->content[job->slot].shards |= 1u << job->part;
-		check_tag(&job->mem, OD_BUF_SM, job->part, job->m, job->expert);
-		check_tag(&job->mem, OD_BUF_E, job->part, job->m, job->expert);
+		assert_true(job->read == 0 || (x->content[job->slot].read & 1u << job->slice));
+		assert_false(x->content[job->slot].shards & 1u << job->slice);
+		x->content[job->slot].shards |= 1u << job->slice;
+		check_tag(&job->mem, OD_BUF_SM, job->slice, job->m, job->expert);
+		check_tag(&job->mem, OD_BUF_E, job->slice, job->m, job->expert);
 		write_tag(job, OD_BUF_PLAIN);
 	}
 	(void)!odw_schedule_end_job(x->s, job, job->kind == ODW_LOAD_READ, rc, &err);
@@ -458,8 +458,8 @@ static void check_taken(struct sim *x, const struct odw_item *item)
 	for (int k = 0; k < OD_N_EXPERT_BUFS; k++) {
 		assert_true(item->mem.at[k].buf != NULL ||
 			    (x->plan.slot & OD_SET_PLAIN ? k != OD_BUF_PLAIN : k == OD_BUF_PLAIN));
-		for (uint32_t part = 0; part < SHARDS; part++)
-			check_tag(&item->mem, (enum od_expert_buf)k, part, item->m, item->expert);
+		for (uint32_t slice = 0; slice < SHARDS; slice++)
+			check_tag(&item->mem, (enum od_expert_buf)k, slice, item->m, item->expert);
 	}
 }
 

@@ -155,30 +155,30 @@ static void hits_agree_with_monte_carlo(void **state)
 	while (n_draws < DRAWS) {
 		uint32_t hits[4] = { 0 };
 
-		for (uint32_t part = 0; part < 4; part++) {
-			for (uint32_t i = from[part]; i < from[part + 1]; i++)
-				hits[part] += uniform() < q[i];
+		for (uint32_t block = 0; block < 4; block++) {
+			for (uint32_t i = from[block]; i < from[block + 1]; i++)
+				hits[block] += uniform() < q[i];
 		}
 		if (hits[0] + hits[1] + hits[2] + hits[3] != K)
 			continue;
 		n_draws++;
-		for (uint32_t part = 0; part < 4; part++)
-			share[part][hits[part]] += 1.0 / DRAWS;
+		for (uint32_t block = 0; block < 4; block++)
+			share[block][hits[block]] += 1.0 / DRAWS;
 	}
-	for (uint32_t part = 0; part < 4; part++) {
+	for (uint32_t block = 0; block < 4; block++) {
 		double in[K + 1], out[K + 1], rest[N], all[K + 1];
-		uint32_t n = from[part + 1] - from[part];
+		uint32_t n = from[block + 1] - from[block];
 
 		/* This part has h, all the others the rest of K. */
-		memcpy(rest, q, from[part] * sizeof(*q));
-		memcpy(rest + from[part], q + from[part + 1], (N - from[part + 1]) * sizeof(*q));
-		od_selection_hits(q + from[part], n, K, in);
+		memcpy(rest, q, from[block] * sizeof(*q));
+		memcpy(rest + from[block], q + from[block + 1], (N - from[block + 1]) * sizeof(*q));
+		od_selection_hits(q + from[block], n, K, in);
 		od_selection_hits(rest, N - n, K, out);
 		od_selection_hits(q, N, K, all);
 		for (uint32_t h = 0; h <= K; h++) {
 			double p = in[h] * out[K - h] / all[K], sigma = sqrt(p * (1 - p) / DRAWS);
 
-			assert_true(fabs(share[part][h] - p) < 5 * sigma + 1e-4);
+			assert_true(fabs(share[block][h] - p) < 5 * sigma + 1e-4);
 		}
 	}
 }

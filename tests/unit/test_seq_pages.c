@@ -396,7 +396,7 @@ static void test_share_at_random(void **state)
 	od_state_pool_free(p);
 }
 
-static void test_places(void **state)
+static void test_indices(void **state)
 {
 	struct od_state_pool *p = small_pool(200, 3, 1);
 	struct od_seq_state *s[3] = { bare_seq(p), bare_seq(p), bare_seq(p) };
@@ -406,7 +406,7 @@ static void test_places(void **state)
 		uint32_t seen = 0;
 
 		for (uint32_t i = 0; i < 3; i++)
-			seen |= 1u << od_seq_state_place(s[i]);
+			seen |= 1u << od_seq_state_index(s[i]);
 		assert_int_equal(seen, 7);
 		od_seq_state_free(s[round % 3]);
 		if (round % 2) {
@@ -426,7 +426,7 @@ int main(void)
 		cmocka_unit_test(test_reserve),		cmocka_unit_test(test_reuse),
 		cmocka_unit_test(test_promise),		cmocka_unit_test(test_keep),
 		cmocka_unit_test(test_touches_little),	cmocka_unit_test(test_share),
-		cmocka_unit_test(test_share_at_random), cmocka_unit_test(test_places),
+		cmocka_unit_test(test_share_at_random), cmocka_unit_test(test_indices),
 	};
 
 	cfg = uniform_config((struct uniform){ .n_layers = 3, .heads = 2, .kv_heads = 2, .head_dim = 6, .ctx = 200 });

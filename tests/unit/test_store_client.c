@@ -58,7 +58,7 @@ static const Od__Header *receive(void)
 }
 
 /* receive(), while parts come to the client. */
-static const Od__Header *receive_while_parts_come(void)
+static const Od__Header *receive_while_pieces_come(void)
 {
 	uint64_t end = od_now_ns() + PATIENCE_NS;
 	struct odw_fetched f;
@@ -261,9 +261,9 @@ static void so_many_at_a_time(void **state)
 #define LARGE (2 * SHARE + 100)
 
 /* FETCH number `request`, of a part of what begins at 1000. */
-static void expect_part(uint64_t request, uint32_t at, uint32_t bytes)
+static void expect_piece(uint64_t request, uint32_t at, uint32_t bytes)
 {
-	const Od__Header *h = receive_while_parts_come();
+	const Od__Header *h = receive_while_pieces_come();
 
 	assert_int_equal(h->body_case, OD__HEADER__BODY_FETCH);
 	assert_int_equal(h->fetch->request, request);
@@ -273,7 +273,7 @@ static void expect_part(uint64_t request, uint32_t at, uint32_t bytes)
 }
 
 /* A store serves a share at once, and more when it can: so nothing larger is asked for at a time. */
-static void what_is_large_comes_in_parts(void **state)
+static void what_is_large_comes_in_pieces(void **state)
 {
 	static uint8_t data[LARGE];
 	struct odw_fetched f;
@@ -284,20 +284,20 @@ static void what_is_large_comes_in_parts(void **state)
 		data[i] = (uint8_t)(i / 251 + i);
 	greet(7);
 	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, LARGE, 60), OD_OK);
-	expect_part(1, 0, SHARE);
+	expect_piece(1, 0, SHARE);
 	assert_int_equal(odw_store_open_fetches(client, &bytes), 1);
 	assert_int_equal(bytes, LARGE);
 	send_chunk(7, 1, OD_OK, data, SHARE);
-	expect_part(2, SHARE, SHARE);
+	expect_piece(2, SHARE, SHARE);
 	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, SHARE, 61), OD_OK); /* is no part of it */
-	expect_part(3, 0, SHARE);
+	expect_piece(3, 0, SHARE);
 	send_chunk(7, 3, OD_OK, data, SHARE);
 	send_chunk(7, 2, OD_OK, data + SHARE, SHARE);
 	next(&f);
 	assert_int_equal(f.tag, 61);
 	assert_memory_equal(f.bytes, data, SHARE);
 	od_msg_fini(&f.msg);
-	expect_part(4, 2 * SHARE, 100);
+	expect_piece(4, 2 * SHARE, 100);
 	send_chunk(7, 4, OD_OK, data + 2 * SHARE, 100);
 	next(&f);
 	assert_int_equal(f.tag, 60);
@@ -309,9 +309,9 @@ static void what_is_large_comes_in_parts(void **state)
 	/* A part that is refused, and one that is too short, are the whole's end. */
 	for (uint64_t request = 5; request <= 7; request += 2) {
 		assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, LARGE, 62), OD_OK);
-		expect_part(request, 0, SHARE);
+		expect_piece(request, 0, SHARE);
 		send_chunk(7, request, OD_OK, data, SHARE);
-		expect_part(request + 1, SHARE, SHARE);
+		expect_piece(request + 1, SHARE, SHARE);
 		send_chunk(7, request + 1, request == 5 ? OD_ERR_IO : OD_OK, request == 5 ? NULL : data, 100);
 		next(&f);
 		assert_int_equal(f.tag, 62);
@@ -321,14 +321,14 @@ static void what_is_large_comes_in_parts(void **state)
 	}
 	/* Half of it is here when a life ends, and when the client does. */
 	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, LARGE, 63), OD_OK);
-	expect_part(9, 0, SHARE);
+	expect_piece(9, 0, SHARE);
 	send_chunk(7, 9, OD_OK, data, SHARE);
-	expect_part(10, SHARE, SHARE);
+	expect_piece(10, SHARE, SHARE);
 	odw_store_rest(client);
 	assert_int_equal(odw_store_open_fetches(client, &bytes), 0);
 	greet(8);
 	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, LARGE, 64), OD_OK);
-	expect_part(11, 0, SHARE);
+	expect_piece(11, 0, SHARE);
 }
 
 /* Two seconds: the first patience there is. */
@@ -358,7 +358,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(bad_answers_are_told_apart, setup, teardown),
 		cmocka_unit_test_setup_teardown(another_store_process_begins_another_life, setup, teardown),
 		cmocka_unit_test_setup_teardown(so_many_at_a_time, setup, teardown),
-		cmocka_unit_test_setup_teardown(what_is_large_comes_in_parts, setup, teardown),
+		cmocka_unit_test_setup_teardown(what_is_large_comes_in_pieces, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_silent_store_is_given_up, setup, teardown),
 	};
 

@@ -157,7 +157,7 @@ static void nobody_takes_all_the_surplus(void **state)
 	assert_int_equal(take(&w), 1);
 }
 
-static void places_come_free(void **state)
+static void slots_come_free(void **state)
 {
 	struct odm_store_worker *w;
 
@@ -177,7 +177,7 @@ static void places_come_free(void **state)
 	assert_int_equal(take(&w), 0);
 }
 
-static void one_that_waits_for_the_surplus_keeps_no_place(void **state)
+static void one_that_waits_for_the_surplus_keeps_no_slot(void **state)
 {
 	struct odm_store_worker *w;
 	uint32_t served = 0;
@@ -203,8 +203,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(what_is_on_its_way_is_bounded, make, drop),
 		cmocka_unit_test_setup_teardown(silent_workers_hold_up_nobody, make, drop),
 		cmocka_unit_test_setup_teardown(nobody_takes_all_the_surplus, make, drop),
-		cmocka_unit_test_setup_teardown(places_come_free, make, drop),
-		cmocka_unit_test_setup_teardown(one_that_waits_for_the_surplus_keeps_no_place, make, drop),
+		cmocka_unit_test_setup_teardown(slots_come_free, make, drop),
+		cmocka_unit_test_setup_teardown(one_that_waits_for_the_surplus_keeps_no_slot, make, drop),
 	};
 
 	return cmocka_run_group_tests_name("store queue", tests, NULL, NULL);

@@ -197,41 +197,41 @@ static size_t random_text(uint64_t *seed, char *text, size_t max)
 }
 
 /* Text cut at the matches of re and between them, each part of parts by itself. */
-static void cut(const struct tok_regex *re, const char *text, struct tok_spans *parts)
+static void cut(const struct tok_regex *re, const char *text, struct tok_spans *pieces)
 {
 	struct tok_spans next = { 0 }, found = { 0 };
 	struct od_err err;
 
-	for (size_t i = 0; i < parts->n; i++) {
-		size_t at = parts->v[i].begin;
+	for (size_t i = 0; i < pieces->n; i++) {
+		size_t at = pieces->v[i].begin;
 
-		assert_int_equal(tok_regex_spans(re, text + at, parts->v[i].end - at, &found, &err), OD_OK);
+		assert_int_equal(tok_regex_spans(re, text + at, pieces->v[i].end - at, &found, &err), OD_OK);
 		for (size_t k = 0; k < found.n; k++)
 			assert_int_equal(tok_spans_add(&next, at + found.v[k].begin, at + found.v[k].end, false),
 					 OD_OK);
 	}
 	free(found.v);
-	free(parts->v);
-	*parts = next;
+	free(pieces->v);
+	*pieces = next;
 }
 
 static void check_text(const struct pattern *p, struct tok_regex *const *re, const char *text, size_t len,
 		       size_t *n_words)
 {
 	struct tok_scan scan = { .kind = p->kind, .text = text, .len = len };
-	struct tok_spans parts = { 0 };
+	struct tok_spans pieces = { 0 };
 	size_t begin, end, i = 0;
 
 	if (len > 0)
-		assert_int_equal(tok_spans_add(&parts, 0, len, false), OD_OK);
+		assert_int_equal(tok_spans_add(&pieces, 0, len, false), OD_OK);
 	for (int k = 0; k < 3 && re[k] != NULL; k++)
-		cut(re[k], text, &parts);
+		cut(re[k], text, &pieces);
 	for (; tok_scan_next(&scan, &begin, &end); i++)
-		if (i >= parts.n || begin != parts.v[i].begin || end != parts.v[i].end)
+		if (i >= pieces.n || begin != pieces.v[i].begin || end != pieces.v[i].end)
 			fail_msg("%s: word %zu: %zu to %zu of \"%.*s\"", p->pcre2[0], i, begin, end, (int)len, text);
-	assert_int_equal(i, parts.n);
+	assert_int_equal(i, pieces.n);
 	*n_words += i;
-	free(parts.v);
+	free(pieces.v);
 }
 
 static void words(void **state)

@@ -12,32 +12,32 @@
 #include "common/text/tok_internal.h"
 #include "common/text/tok_unicode.h"
 
-static void check_normalizer(const json_t *part, const json_t *text, const json_t *want)
+static void check_normalizer(const json_t *step, const json_t *text, const json_t *want)
 {
 	struct tok_norms norms = { 0 };
 	struct tok_buf out = { 0 };
 	struct od_err err;
 	bool dropped;
 
-	assert_int_equal(tok_norms_parse(&norms, part, "test", &err), OD_OK);
+	assert_int_equal(tok_norms_parse(&norms, step, "test", &err), OD_OK);
 	assert_int_equal(tok_norms_run(&norms, json_string_value(text), json_string_length(text), true, &out, NULL,
 				       &dropped, &err),
 			 OD_OK);
 	if (out.len != json_string_length(want) || memcmp(out.data, json_string_value(want), out.len) != 0)
-		fail_msg("%s: \"%s\" is something else", json_string_value(json_object_get(part, "type")),
+		fail_msg("%s: \"%s\" is something else", json_string_value(json_object_get(step, "type")),
 			 json_string_value(text));
 	tok_buf_fini(&out);
 	tok_norms_fini(&norms);
 }
 
-static void check_pre_tokenizer(const json_t *part, const json_t *text, const json_t *want)
+static void check_pre_tokenizer(const json_t *step, const json_t *text, const json_t *want)
 {
 	struct tok_pres pres = { 0 };
 	struct tok_pieces pieces = { 0 };
 	struct od_err err;
 	bool same;
 
-	assert_int_equal(tok_pres_parse(&pres, part, "test", &err), OD_OK);
+	assert_int_equal(tok_pres_parse(&pres, step, "test", &err), OD_OK);
 	assert_int_equal(tok_pieces_add(&pieces, json_string_value(text), json_string_length(text), -1, true), OD_OK);
 	assert_int_equal(tok_pres_run(&pres, &pieces, &err), OD_OK);
 	same = pieces.n == json_array_size(want);
@@ -48,7 +48,7 @@ static void check_pre_tokenizer(const json_t *part, const json_t *text, const js
 		       memcmp(pieces.text.data + pieces.v[i].at, json_string_value(w), pieces.v[i].len) == 0;
 	}
 	if (!same)
-		fail_msg("%s: \"%s\" is cut otherwise", json_string_value(json_object_get(part, "type")),
+		fail_msg("%s: \"%s\" is cut otherwise", json_string_value(json_object_get(step, "type")),
 			 json_string_value(text));
 	tok_pieces_fini(&pieces);
 	tok_pres_fini(&pres);
@@ -63,12 +63,12 @@ static void every_kind(void **state)
 	tok_classes_init();
 	json_array_foreach(json_object_get(golden, "parts"), i, entry)
 	{
-		const json_t *made = json_object_get(entry, "made"), *part = json_object_get(entry, "normalizer");
+		const json_t *made = json_object_get(entry, "made"), *step = json_object_get(entry, "normalizer");
 
 		json_array_foreach(json_object_get(golden, "texts"), k, text)
 		{
-			if (part != NULL)
-				check_normalizer(part, text, json_array_get(made, k));
+			if (step != NULL)
+				check_normalizer(step, text, json_array_get(made, k));
 			else
 				check_pre_tokenizer(json_object_get(entry, "pre_tokenizer"), text,
 						    json_array_get(made, k));

@@ -334,7 +334,7 @@ static void long_texts_of_kimi(void **state)
 {
 	struct od_tokenizer *t;
 	struct od_err err;
-	json_t *root, *c, *part;
+	json_t *root, *c, *repeated;
 	size_t i, k;
 
 	(void)state;
@@ -349,10 +349,10 @@ static void long_texts_of_kimi(void **state)
 		size_t n;
 
 		json_array_foreach(json_object_get(c, "parts"), k,
-				   part) for (json_int_t again = json_integer_value(json_array_get(part, 1)); again > 0;
-					      again--)
-			od_strbuf_append(&text, json_string_value(json_array_get(part, 0)),
-					 json_string_length(json_array_get(part, 0)));
+				   repeated) for (json_int_t again = json_integer_value(json_array_get(repeated, 1));
+						  again > 0; again--)
+			od_strbuf_append(&text, json_string_value(json_array_get(repeated, 0)),
+					 json_string_length(json_array_get(repeated, 0)));
 		assert_false(text.failed);
 		assert_int_equal(od_tokenizer_encode(t, text.text, text.len, OD_ENCODE_PARSE_SPECIAL, &ids, &n, &err),
 				 OD_OK);

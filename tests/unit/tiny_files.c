@@ -135,7 +135,7 @@ static void add_layer(struct tiny_files *t, int layer, bool scaled)
 	static const struct {
 		const char *name;
 		uint64_t n_out, n_in;
-	} part[] = {
+	} entry[] = {
 		{ "input_layernorm", 32, 0 },	    { "self_attn.q_proj", 32, 32 },
 		{ "self_attn.k_proj", 16, 32 },	    { "self_attn.v_proj", 16, 32 },
 		{ "self_attn.o_proj", 32, 32 },	    { "post_attention_layernorm", 32, 0 },
@@ -143,12 +143,12 @@ static void add_layer(struct tiny_files *t, int layer, bool scaled)
 	};
 	char name[96];
 
-	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
-		snprintf(name, sizeof(name), "model.layers.%d.%s", layer, part[i].name);
-		if (scaled && strcmp(part[i].name, "self_attn.o_proj") == 0)
-			add_scaled(t, name, part[i].n_out, part[i].n_in, 3);
+	for (size_t i = 0; i < sizeof(entry) / sizeof(entry[0]); i++) {
+		snprintf(name, sizeof(name), "model.layers.%d.%s", layer, entry[i].name);
+		if (scaled && strcmp(entry[i].name, "self_attn.o_proj") == 0)
+			add_scaled(t, name, entry[i].n_out, entry[i].n_in, 3);
 		else
-			add(t, name, part[i].n_out, part[i].n_in);
+			add(t, name, entry[i].n_out, entry[i].n_in);
 	}
 	for (int e = 0; e < TINY_EXPERTS; e++)
 		for (int w = 1; w <= 3; w++) {

@@ -186,7 +186,7 @@ static void make_experts(struct tiny_weights *w, const struct tiny_model *t, uin
 	}
 }
 
-void tiny_place(struct tiny_weights *w, const struct tiny_model *t, struct od_device *d)
+void tiny_put(struct tiny_weights *w, const struct tiny_model *t, struct od_device *d)
 {
 	*w = (struct tiny_weights){ .device = d };
 	w->dense.layer = calloc(t->cfg.n_layers, sizeof(*w->dense.layer));

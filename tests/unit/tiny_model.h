@@ -13,7 +13,7 @@ struct tiny_model {
 	const json_t *expected; /* borrowed: "logits_at", "logits", "routes", "margins"; NULL: not from the file */
 	struct od_config cfg;
 	enum od_profile profile;
-	/* How tiny_place draws weights; attention: of OD_ROLE_Q to OD_ROLE_O. */
+	/* How tiny_put draws weights; attention: of OD_ROLE_Q to OD_ROLE_O. */
 	uint64_t seed;
 	enum od_dtype dense_dtype, attention_dtype, expert_dtype;
 	int32_t *prompt;
@@ -40,7 +40,7 @@ void tiny_close(void); /* the file */
 void tiny_make(struct tiny_model *t, const char *name, const struct od_config *cfg, uint64_t seed, size_t n_prompt);
 
 /* Draws the weights that the configuration has onto d; they do not borrow from t. */
-void tiny_place(struct tiny_weights *w, const struct tiny_model *t, struct od_device *d);
+void tiny_put(struct tiny_weights *w, const struct tiny_model *t, struct od_device *d);
 void tiny_weights_free(struct tiny_weights *w); /* before the device */
 
 /* Draws as make_golden.py does: integer number i of a tensor, in [-limit, limit]. */

@@ -30,10 +30,10 @@ static inline void assert_ok_(int rc, const struct od_err *err, const char *call
 		fail_msg("%s: %d %s", call, rc, err->msg);
 }
 
-static inline void assert_says(const char *text, const char *part)
+static inline void assert_says(const char *text, const char *wanted)
 {
-	if (strstr(text, part) == NULL)
-		fail_msg("\"%s\" does not contain \"%s\"", text, part);
+	if (strstr(text, wanted) == NULL)
+		fail_msg("\"%s\" does not contain \"%s\"", text, wanted);
 }
 
 static inline void await(void *socket, short events)

@@ -80,7 +80,7 @@ static float row_value(uint32_t seed, size_t i)
 const struct timespec a_while = { .tv_nsec = 1000000 };
 static const struct timespec ping_pause = { .tv_nsec = 100000000 };
 
-pid_t start_worker(const char *const *argv, const char *log, int pass_fd)
+pid_t start_worker(const char *const *argv, const char *log, int send_fd)
 {
 	pid_t pid = fork();
 
@@ -91,8 +91,8 @@ pid_t start_worker(const char *const *argv, const char *log, int pass_fd)
 
 	dup2(out, 1);
 	dup2(out, 2);
-	if (pass_fd >= 0)
-		fcntl(pass_fd, F_SETFD, 0);
+	if (send_fd >= 0)
+		fcntl(send_fd, F_SETFD, 0);
 	execv(argv[0], (char *const *)argv);
 	_exit(127);
 }

@@ -45,7 +45,7 @@ struct worker {
 	size_t n_results; /* RESULTs that have come */
 };
 
-pid_t start_worker(const char *const *argv, const char *log, int pass_fd);
+pid_t start_worker(const char *const *argv, const char *log, int send_fd);
 int wait_status(pid_t pid);
 const char *read_log(const char *path);
 /* extra: more arguments, ends with NULL. */

@@ -104,7 +104,7 @@ static bool shrink_to(struct odw_planner *p, const struct od_cache_plan *plan)
 	return true;
 }
 
-/* Keeps what both plans have places for, then makes room for what only the new one has. */
+/* Keeps what both plans have capacity for, then makes room for what only the new one has. */
 static int change_plan(struct odw_planner *p, const struct odw_cache_uses *u, const struct od_cache_plan *plan,
 		       struct od_err *err)
 {

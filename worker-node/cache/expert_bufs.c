@@ -105,7 +105,7 @@ bool odw_bufs_shrink(struct odw_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
 }
 
 /* Places in the lists. */
-static int make_places(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err)
+static int make_room(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err)
 {
 	struct od_buf **all, **spare;
 
@@ -120,7 +120,7 @@ static int make_places(struct odw_bufs *b, struct kind *k, size_t n, struct od_e
 
 static int grow(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err)
 {
-	int rc = n > k->n ? make_places(b, k, n, err) : OD_OK; /* only this thread changes k->n */
+	int rc = n > k->n ? make_room(b, k, n, err) : OD_OK; /* only this thread changes k->n */
 
 	while (rc == OD_OK && k->n < n) {
 		struct od_buf *buf;

@@ -16,7 +16,7 @@ struct odw_expert_cache {
 	uint32_t group, n_groups; /* this worker's; n_groups 0: no place yet */
 	uint32_t n_own; /* layers of the group */
 	struct od_cache *policy; /* NULL: nothing is kept yet */
-	struct od_rank_profile profile;
+	struct od_rank_stats stats;
 	uint64_t due_visits; /* when the next plan is due */
 	bool due;
 	uint64_t changes;
@@ -46,7 +46,7 @@ void odw_cache_free(struct odw_expert_cache *c)
 	if (c == NULL)
 		return;
 	od_cache_free(c->policy);
-	od_rank_profile_fini(&c->profile);
+	od_rank_stats_fini(&c->stats);
 	od_free(c->kept);
 	free(c);
 }
@@ -164,10 +164,10 @@ static void begin_anew(struct odw_expert_cache *c)
 {
 	od_cache_free(c->policy);
 	c->policy = NULL;
-	od_rank_profile_fini(&c->profile);
+	od_rank_stats_fini(&c->stats);
 	c->changes++;
 	c->due_visits = FIRST_VISITS;
-	c->due = c->n_own > 0 && od_rank_profile_init(&c->profile, c->n_own, c->n_experts, NULL) == OD_OK;
+	c->due = c->n_own > 0 && od_rank_stats_init(&c->stats, c->n_own, c->n_experts, NULL) == OD_OK;
 }
 
 bool odw_cache_place(struct odw_expert_cache *c, const struct od_share *share)
@@ -190,10 +190,10 @@ bool odw_cache_place(struct odw_expert_cache *c, const struct od_share *share)
 
 void odw_cache_visit(struct odw_expert_cache *c, uint32_t m, const uint16_t *experts, size_t n)
 {
-	if (c == NULL || !is_own(c, m) || c->profile.uses == NULL)
+	if (c == NULL || !is_own(c, m) || c->stats.uses == NULL)
 		return;
-	od_rank_profile_visit(&c->profile, m / c->n_groups, experts, n);
-	if (c->profile.visits < c->due_visits)
+	od_rank_stats_visit(&c->stats, m / c->n_groups, experts, n);
+	if (c->stats.visits < c->due_visits)
 		return;
 	c->due_visits += c->due_visits < MOST_VISITS ? c->due_visits : MOST_VISITS;
 	c->due = true;
@@ -210,9 +210,9 @@ void odw_cache_uses(struct odw_expert_cache *c, struct odw_cache_uses *u)
 	u->place = c->place;
 	u->n_moe = c->n_own;
 	u->begun = c->policy != NULL;
-	u->visits = c->profile.visits;
-	u->k = od_rank_profile_k(&c->profile);
-	od_rank_profile_inclusion(&c->profile, u->inclusion);
+	u->visits = c->stats.visits;
+	u->k = od_rank_stats_k(&c->stats);
+	od_rank_stats_inclusion(&c->stats, u->inclusion);
 }
 
 bool odw_cache_begin(struct odw_expert_cache *c, uint64_t place, struct od_cache *policy)

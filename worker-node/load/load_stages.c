@@ -5,13 +5,13 @@ void odw_stages_init(struct odw_stages *s, unsigned n)
 	*s = (struct odw_stages){ .n = n, .n_free = n };
 }
 
-unsigned odw_stages_take(struct odw_stages *s, int slot, uint32_t part)
+unsigned odw_stages_take(struct odw_stages *s, int slot, uint32_t slice)
 {
 	unsigned i = 0;
 
 	while (s->at[i].state != ODW_STAGE_FREE)
 		i++;
-	s->at[i] = (struct odw_stage){ ODW_STAGE_READING, slot, part };
+	s->at[i] = (struct odw_stage){ ODW_STAGE_READING, slot, slice };
 	s->n_free--;
 	return i;
 }
@@ -29,7 +29,7 @@ int odw_stages_read(const struct odw_stages *s, int slot)
 	for (unsigned i = 0; i < s->n; i++) {
 		const struct odw_stage *st = &s->at[i];
 
-		if (st->state == ODW_STAGE_READ && st->slot == slot && (first < 0 || st->part < s->at[first].part))
+		if (st->state == ODW_STAGE_READ && st->slot == slot && (first < 0 || st->slice < s->at[first].slice))
 			first = (int)i;
 	}
 	return first;

@@ -1,5 +1,6 @@
-/* load_stages.h - the stages of loads: each holds one part that is being read, waits for an inflater, or is being
- * finished. Their number bounds the read-ahead; each stage has staging memory unless parts are read to where they stay.
+/* load_stages.h - the stages of loads: each holds one slice that is being read, waits for an inflater, or is being
+ * finished. Their number bounds the read-ahead; each stage has staging memory unless slices are read to where they
+ * stay.
  *
  * Thread: the schedule's, under its lock. Owner: the caller; plain data. */
 #ifndef ODW_LOAD_STAGES_H
@@ -17,17 +18,17 @@ struct odw_stages {
 	struct odw_stage {
 		enum odw_stage_state state;
 		int slot;
-		uint32_t part;
+		uint32_t slice;
 	} at[ODW_MAX_STAGES];
 };
 
 void odw_stages_init(struct odw_stages *s, unsigned n);
-/* Takes a stage for a part that is about to be read; one is free. */
-unsigned odw_stages_take(struct odw_stages *s, int slot, uint32_t part);
+/* Takes a stage for a slice that is about to be read; one is free. */
+unsigned odw_stages_take(struct odw_stages *s, int slot, uint32_t slice);
 void odw_stages_leave(struct odw_stages *s, unsigned stage);
-/* The stage of the first read part of the slot; -1: none. */
+/* The stage of the first read slice of the slot; -1: none. */
 int odw_stages_read(const struct odw_stages *s, int slot);
-/* Drops the slot's read parts: they will not be finished. True: stages became free. */
+/* Drops the slot's read slices: they will not be finished. True: stages became free. */
 bool odw_stages_drop(struct odw_stages *s, int slot);
 
 #endif

@@ -17,28 +17,28 @@ struct inflating {
 struct odw_loaders {
 	struct odw_loader_opts o;
 	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
-	/* Memory of all stages in one buffer: a GPU gives whole pages to each. NULL: parts are read to buffers of their
-	 * own. */
+	/* Memory of all stages in one buffer: a GPU gives whole pages to each. NULL: slices are read to buffers of
+	 * their own. */
 	struct od_buf *staging;
 	uint64_t stage_bytes;
-	uint32_t n_shards, part_shards;
+	uint32_t n_shards, slice_shards;
 	/* A stage has one thread at a time. */
-	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_PART_SHARDS];
+	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_SLICE_SHARDS];
 	uint64_t begin_ns[ODW_MAX_STAGES]; /* begin of the read that filled each */
 	pthread_t reading[ODW_MAX_LOADERS];
 	struct inflating inflating[ODW_MAX_LOADERS];
 };
 
-uint32_t odw_part_shards(uint32_t n_shards)
+uint32_t odw_slice_shards(uint32_t n_shards)
 {
-	const uint32_t n = n_shards / 16; /* parts enough for several threads at both ends */
+	const uint32_t n = n_shards / 16; /* slices enough for several threads at both ends */
 
-	return n < 1 ? 1 : n < ODW_PART_SHARDS ? n : ODW_PART_SHARDS;
+	return n < 1 ? 1 : n < ODW_SLICE_SHARDS ? n : ODW_SLICE_SHARDS;
 }
 
-uint32_t odw_parts(uint32_t n_shards)
+uint32_t odw_slices(uint32_t n_shards)
 {
-	return (n_shards + odw_part_shards(n_shards) - 1) / odw_part_shards(n_shards);
+	return (n_shards + odw_slice_shards(n_shards) - 1) / odw_slice_shards(n_shards);
 }
 
 unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters)
@@ -52,7 +52,7 @@ static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *
 {
 	if (form == OD_FORM_PLAIN && (slot & OD_SET_STORED) == OD_SET_STORED)
 		return 0;
-	return od_round_up(od_staging_bytes(pack, d, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards),
+	return od_round_up(od_staging_bytes(pack, d, form) * odw_slice_shards(od_pack_expert(pack, 0, 0)->n_shards),
 			   OD_PAGE_BYTES);
 }
 
@@ -92,11 +92,11 @@ static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first
 	return od_shards_read(l->o.pack, m, expert, first, n, which, mem, staging, b, err);
 }
 
-/* Shards [first, first + n) are the part. */
+/* Shards [first, first + n) are the slice. */
 static uint32_t shards_of(const struct odw_loaders *l, const struct odw_load_job *job, uint32_t *first)
 {
-	*first = job->part * l->part_shards;
-	return l->n_shards - *first < l->part_shards ? l->n_shards - *first : l->part_shards;
+	*first = job->slice * l->slice_shards;
+	return l->n_shards - *first < l->slice_shards ? l->n_shards - *first : l->slice_shards;
 }
 
 static struct od_ref stage_at(const struct odw_loaders *l, unsigned i)
@@ -104,7 +104,7 @@ static struct od_ref stage_at(const struct odw_loaders *l, unsigned i)
 	return od_buf_ref(l->staging, i * l->stage_bytes);
 }
 
-static void *read_parts(void *arg)
+static void *read_slices(void *arg)
 {
 	struct odw_loaders *l = arg;
 	struct odw_load_job job;
@@ -128,7 +128,7 @@ static void *read_parts(void *arg)
 	return NULL;
 }
 
-static int finish_part(struct inflating *own, const struct odw_load_job *job, struct od_err *err)
+static int finish_slice(struct inflating *own, const struct odw_load_job *job, struct od_err *err)
 {
 	struct odw_loaders *l = own->all;
 	uint64_t begin_ns = od_now_ns();
@@ -147,14 +147,14 @@ static int finish_part(struct inflating *own, const struct odw_load_job *job, st
 	return rc;
 }
 
-static void *finish_parts(void *arg)
+static void *finish_slices(void *arg)
 {
 	struct inflating *own = arg;
 	struct odw_load_job job;
 
 	while (odw_schedule_next_finish(own->all->o.schedule, &job, true)) {
 		struct od_err err = { 0 };
-		int rc = finish_part(own, &job, &err);
+		int rc = finish_slice(own, &job, &err);
 
 		end_job(own->all, &job, 0, rc != OD_ERR_IO, rc, &err); /* it reads no file */
 	}
@@ -185,13 +185,13 @@ static int start_threads(struct odw_loaders *l, struct od_err *err)
 	unsigned *n;
 
 	for (n = &l->n_inflating; *n < l->o.n_inflaters; ++*n) {
-		if (pthread_create(&l->inflating[*n].thread, NULL, finish_parts, &l->inflating[*n]) != 0)
+		if (pthread_create(&l->inflating[*n].thread, NULL, finish_slices, &l->inflating[*n]) != 0)
 			goto fail;
 		pthread_setname_np(l->inflating[*n].thread, "od-inflate");
 	}
 	what = "read";
 	for (n = &l->n_reading; *n < l->o.n_readers; ++*n) {
-		if (pthread_create(&l->reading[*n], NULL, read_parts, l) != 0)
+		if (pthread_create(&l->reading[*n], NULL, read_slices, l) != 0)
 			goto fail;
 		pthread_setname_np(l->reading[*n], "od-read");
 	}
@@ -219,7 +219,7 @@ int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *op
 		l->o.read_arg = l;
 	}
 	l->n_shards = od_pack_expert(opts->pack, 0, 0)->n_shards;
-	l->part_shards = odw_part_shards(l->n_shards);
+	l->slice_shards = odw_slice_shards(l->n_shards);
 	l->n_stages = odw_loader_stages(opts->n_readers, opts->n_inflaters);
 	rc = make_stages(l, err);
 	for (unsigned i = 0; rc == OD_OK && i < opts->n_inflaters; i++) {

@@ -1,5 +1,5 @@
-/* loader.h - the threads that load experts into slots: readers read the most urgent part into its slot and a stage;
- * inflaters check and merge parts that have been read. So reading and inflating overlap (ZipMoE, arXiv 2601.21198,
+/* loader.h - the threads that load experts into slots: readers read the most urgent slice into its slot and a stage;
+ * inflaters check and merge slices that have been read. So reading and inflating overlap (ZipMoE, arXiv 2601.21198,
  * section 3.2).
  *
  * Thread: start and stop by the owner. Owner: the options' objects are borrowed until odw_loaders_stop. */
@@ -25,23 +25,23 @@ struct odw_loader_opts {
 	struct od_device *device; /* holds the slots */
 	enum od_form form; /* the slots' */
 	unsigned slot; /* the set of buffers of a slot */
-	struct odw_schedule *schedule; /* made with odw_parts() and odw_loader_stages() */
+	struct odw_schedule *schedule; /* made with odw_slices() and odw_loader_stages() */
 	unsigned n_readers, n_inflaters;
 	odw_read_fn *read; /* NULL: from the pack */
 	void *read_arg;
-	/* Called when a load fails with code, unless it is the device that failed; begin_ns: when that part of it began
-	 * to be read. Returns the code to report, and err. NULL: code is reported. Any thread. */
+	/* Called when a load fails with code, unless it is the device that failed; begin_ns: when that slice of it
+	 * began to be read. Returns the code to report, and err. NULL: code is reported. Any thread. */
 	int (*missed)(void *arg, uint32_t m, uint32_t expert, uint64_t begin_ns, int code, struct od_err *err);
 	void *missed_arg;
 	void (*wake)(void *arg); /* an expert that a RUN waits for has been loaded, or failed to load. Any thread */
 	void *wake_arg;
 };
 
-/* An expert is read in parts of several shards: enough to make the hand-over between threads cheap, few enough that an
- * expert with few shards still uses several threads. The last part may be shorter. */
-#define ODW_PART_SHARDS 4 /* at most */
-uint32_t odw_part_shards(uint32_t n_shards);
-uint32_t odw_parts(uint32_t n_shards);
+/* An expert is read in slices of several shards: enough to make the hand-over between threads cheap, few enough that an
+ * expert with few shards still uses several threads. The last slice may be shorter. */
+#define ODW_SLICE_SHARDS 4 /* at most */
+uint32_t odw_slice_shards(uint32_t n_shards);
+uint32_t odw_slices(uint32_t n_shards);
 /* The number of stages: one per thread, and one waiting per inflater. */
 unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters);
 /* Memory of threads and stages, without the slots. OD_ERR_RANGE: too many threads. */

@@ -10,7 +10,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* How long the path takes for a part; rounded up, so that the parts of an expert make up load_ns. */
+/* How long the path takes for a slice; rounded up, so that the slices of an expert make up load_ns. */
 static uint64_t path_ns(const struct odw_paced_reader *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 			unsigned which)
 {
@@ -19,11 +19,11 @@ static uint64_t path_ns(const struct odw_paced_reader *p, uint32_t m, uint32_t e
 
 	for (uint32_t i = 0; i < x->n_shards; i++) {
 		const struct od_shard *s = &x->shard[i];
-		const bool in_part = i >= first && i < first + n;
+		const bool in_slice = i >= first && i < first + n;
 
 		all += (uint64_t)s->sm.stored_bytes + s->e.stored_bytes;
-		bytes += in_part && (which & OD_SET_SM) != 0 ? s->sm.stored_bytes : 0;
-		bytes += in_part && (which & OD_SET_E) != 0 ? s->e.stored_bytes : 0;
+		bytes += in_slice && (which & OD_SET_SM) != 0 ? s->sm.stored_bytes : 0;
+		bytes += in_slice && (which & OD_SET_E) != 0 ? s->e.stored_bytes : 0;
 	}
 	if (p->load_ns == 0)
 		return (uint64_t)((double)bytes / p->bytes_per_ns);

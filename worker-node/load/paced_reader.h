@@ -3,7 +3,7 @@
  * It emulates one path to the storage (a disk, a PCIe link). Reads are served in order of arrival. Each occupies the
  * path for its share of load_ns, or for its bytes at the given rate, and returns no earlier. The underlying reader
  * reads the bytes at once.
- * With load_ns an expert is complete no earlier than load_ns after its first part began; later parts catch up on late
+ * With load_ns an expert is complete no earlier than load_ns after its first slice began; later slices catch up on late
  * wake-ups and waits for a stage. With a rate, idle time of the path is lost. A read of a cancelled load returns at
  * once and frees the path.
  *

@@ -21,35 +21,35 @@ struct sample {
 struct batch {
 	const struct odw_read_mode_opts *o;
 	struct sample sample;
-	uint32_t m, expert, n_parts;
-	struct od_buf *staging; /* [n_parts][ODW_PART_SHARDS] of od_staging_bytes */
-	struct part {
+	uint32_t m, expert, n_slices;
+	struct od_buf *staging; /* [n_slices][ODW_SLICE_SHARDS] of od_staging_bytes */
+	struct read_slice {
 		uint32_t first, n;
 		uint64_t bytes, ns; /* 0: it could not be read */
-	} * part;
+	} * slice;
 };
 
 struct read_time {
 	uint64_t bytes, ns; /* ns: of all threads */
 };
 
-static int read_from_pack(const struct odw_read_mode_opts *o, uint32_t m, uint32_t expert, const struct part *p,
+static int read_from_pack(const struct odw_read_mode_opts *o, uint32_t m, uint32_t expert, const struct read_slice *p,
 			  struct od_ref staging, struct od_err *err)
 {
-	struct od_shard_bytes b[ODW_PART_SHARDS];
+	struct od_shard_bytes b[ODW_SLICE_SHARDS];
 
 	if (o->read != NULL)
 		return o->read(o->read_arg, m, expert, p->first, p->n, OD_SET_STORED, o->mem, staging, b, err);
 	return od_shards_read(o->pack, m, expert, p->first, p->n, OD_SET_STORED, o->mem, staging, b, err);
 }
 
-static int read_part(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
+static int read_slice(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
 {
 	struct batch *b = arg;
 	const struct odw_read_mode_opts *o = b->o;
 	const struct od_pack_expert *x = od_pack_expert(o->pack, b->m, b->expert);
-	const uint64_t staging_bytes = od_staging_bytes(o->pack, o->device, o->form) * ODW_PART_SHARDS;
-	struct part *p = &b->part[item];
+	const uint64_t staging_bytes = od_staging_bytes(o->pack, o->device, o->form) * ODW_SLICE_SHARDS;
+	struct read_slice *p = &b->slice[item];
 	uint64_t begin_ns = o->now_ns();
 
 	(void)thread;
@@ -62,15 +62,15 @@ static int read_part(void *arg, unsigned thread, size_t item, uint64_t *bytes, s
 	return OD_OK;
 }
 
-static void begin_parts(struct batch *b)
+static void begin_slices(struct batch *b)
 {
 	const uint32_t n_shards = od_pack_expert(b->o->pack, b->m, b->expert)->n_shards,
-		       each = odw_part_shards(n_shards);
+		       each = odw_slice_shards(n_shards);
 
-	for (uint32_t i = 0; i < b->n_parts; i++) {
-		struct part *p = &b->part[i];
+	for (uint32_t i = 0; i < b->n_slices; i++) {
+		struct read_slice *p = &b->slice[i];
 
-		*p = (struct part){ .first = i * each };
+		*p = (struct read_slice){ .first = i * each };
 		p->n = n_shards - p->first < each ? n_shards - p->first : each;
 		if (b->sample.drop)
 			od_pack_drop_cached(b->o->pack, b->m, b->expert, p->first, p->n);
@@ -80,15 +80,15 @@ static void begin_parts(struct batch *b)
 static int time_batch(struct batch *b, struct read_time *t, struct od_err *err)
 {
 	const struct od_team_job job = {
-		.fn = read_part, .arg = b, .n_items = b->n_parts, .n_threads = b->o->n_readers
+		.fn = read_slice, .arg = b, .n_items = b->n_slices, .n_threads = b->o->n_readers
 	};
 	int rc;
 
-	begin_parts(b);
+	begin_slices(b);
 	rc = od_team_run(&job, err);
-	for (uint32_t i = 0; i < b->n_parts; i++) {
-		t->bytes += b->part[i].bytes;
-		t->ns += b->part[i].ns;
+	for (uint32_t i = 0; i < b->n_slices; i++) {
+		t->bytes += b->slice[i].bytes;
+		t->ns += b->slice[i].ns;
 	}
 	return rc;
 }
@@ -127,12 +127,13 @@ static int time_batches(struct batch *b, struct read_time *out, struct od_err *e
 	return rc;
 }
 
-/* As many parts as there are readers, as far as that goes. */
-static uint32_t batch_parts(const struct odw_read_mode_opts *o)
+/* As many slices as there are readers, as far as that goes. */
+static uint32_t batch_slices(const struct odw_read_mode_opts *o)
 {
-	const uint32_t n_parts = odw_parts(od_pack_expert(o->pack, 0, 0)->n_shards);
-	const uint64_t fit = ODW_READ_MODE_BYTES / TIMED_EXPERTS / (od_pack_expert_stored_bytes(o->pack) / n_parts + 1);
-	uint64_t n = o->n_readers < n_parts ? o->n_readers : n_parts;
+	const uint32_t n_slices = odw_slices(od_pack_expert(o->pack, 0, 0)->n_shards);
+	const uint64_t fit =
+		ODW_READ_MODE_BYTES / TIMED_EXPERTS / (od_pack_expert_stored_bytes(o->pack) / n_slices + 1);
+	uint64_t n = o->n_readers < n_slices ? o->n_readers : n_slices;
 
 	n = n < fit ? n : fit;
 	return n > 0 ? (uint32_t)n : 1;
@@ -141,21 +142,21 @@ static uint32_t batch_parts(const struct odw_read_mode_opts *o)
 /* *ns_per_byte: of one thread; 0 when nothing could be read. */
 static int time_reads(double *ns_per_byte, const struct odw_read_mode_opts *o, struct sample sample, struct od_err *err)
 {
-	struct batch b = { .o = o, .sample = sample, .n_parts = batch_parts(o) };
-	const uint64_t staging_bytes = b.n_parts * od_staging_bytes(o->pack, o->device, o->form) * ODW_PART_SHARDS;
+	struct batch b = { .o = o, .sample = sample, .n_slices = batch_slices(o) };
+	const uint64_t staging_bytes = b.n_slices * od_staging_bytes(o->pack, o->device, o->form) * ODW_SLICE_SHARDS;
 	struct read_time t = { 0 };
 	int rc = OD_OK;
 
-	b.part = calloc(b.n_parts, sizeof(*b.part));
-	if (b.part == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory to time reads of %u parts", b.n_parts);
+	b.slice = calloc(b.n_slices, sizeof(*b.slice));
+	if (b.slice == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory to time reads of %u parts", b.n_slices);
 	if (rc == OD_OK && staging_bytes > 0)
 		rc = od_buf_new_shared(&b.staging, o->device, staging_bytes, "parts to time", err);
 	if (rc == OD_OK)
 		rc = time_batches(&b, &t, err);
 	*ns_per_byte = t.bytes > 0 ? (double)t.ns / (double)t.bytes : 0;
 	od_buf_free(b.staging);
-	free(b.part);
+	free(b.slice);
 	return rc;
 }
 

@@ -25,7 +25,7 @@ struct open_fetch {
 	uint64_t request, tag; /* request 0: free */
 	uint32_t bytes, got, file;
 	uint64_t offset;
-	uint8_t *whole; /* [bytes] of one that is asked for part by part, the next one when one has come; else NULL */
+	uint8_t *whole; /* [bytes] of one that is asked for piece by piece, the next one when one has come; else NULL */
 };
 
 struct odw_store {
@@ -43,7 +43,7 @@ struct odw_store {
 	struct open_fetch open[OD_STORE_MAX_OPEN];
 	unsigned n_open;
 	uint64_t open_bytes;
-	uint8_t *handed; /* bytes of the last one that was handed out, when it came in parts */
+	uint8_t *handed; /* bytes of the last one that was handed out, when it came in pieces */
 };
 
 /* ---- lives ---- */
@@ -183,12 +183,12 @@ unsigned odw_store_open_fetches(const struct odw_store *s, uint64_t *bytes)
 /* ---- asking ---- */
 
 /* More than a share may have to wait for other workers, so nothing of more is asked for at a time. */
-static uint32_t part_bytes(const struct open_fetch *o)
+static uint32_t piece_bytes(const struct open_fetch *o)
 {
 	return o->bytes - o->got < OD_STORE_SHARE_BYTES ? o->bytes - o->got : OD_STORE_SHARE_BYTES;
 }
 
-/* The next part, under a number of its own. */
+/* The next piece, under a number of its own. */
 static int ask(struct odw_store *s, struct open_fetch *o)
 {
 	Od__Header h = OD__HEADER__INIT;
@@ -198,7 +198,7 @@ static int ask(struct odw_store *s, struct open_fetch *o)
 	fetch.request = s->last_request + 1;
 	fetch.file = o->file;
 	fetch.offset = o->offset + o->got;
-	fetch.bytes = part_bytes(o);
+	fetch.bytes = piece_bytes(o);
 	h.session = s->session;
 	h.body_case = OD__HEADER__BODY_FETCH;
 	h.fetch = &fetch;
@@ -287,10 +287,10 @@ static struct open_fetch *find_open(struct odw_store *s, uint64_t request)
 	return NULL;
 }
 
-/* True: another part is on its way. */
-static bool take_part(struct odw_store *s, struct open_fetch *o, struct odw_fetched *f)
+/* True: another piece is on its way. */
+static bool take_piece(struct odw_store *s, struct open_fetch *o, struct odw_fetched *f)
 {
-	const uint32_t len = part_bytes(o);
+	const uint32_t len = piece_bytes(o);
 
 	memcpy(o->whole + o->got, f->bytes, len);
 	o->got += len;
@@ -322,13 +322,13 @@ static bool on_chunk(struct odw_store *s, struct od_msg *m, struct odw_fetched *
 	if (c->code == OD_OK && m->n_frames != 1) {
 		f->code = OD_ERR_PROTOCOL;
 		snprintf(f->reason, sizeof(f->reason), "it sent %zu frames, expected 1", m->n_frames);
-	} else if (c->code == OD_OK && len != part_bytes(o)) {
+	} else if (c->code == OD_OK && len != piece_bytes(o)) {
 		f->code = OD_ERR_PROTOCOL;
-		snprintf(f->reason, sizeof(f->reason), "it sent %zu bytes, expected %u", len, part_bytes(o));
+		snprintf(f->reason, sizeof(f->reason), "it sent %zu bytes, expected %u", len, piece_bytes(o));
 	} else if (c->code != OD_OK && f->reason[0] == '\0') {
 		snprintf(f->reason, sizeof(f->reason), "%s", od_status_text(c->code));
 	}
-	if (f->code == OD_OK && o->whole != NULL && take_part(s, o, f))
+	if (f->code == OD_OK && o->whole != NULL && take_piece(s, o, f))
 		return false;
 	free(s->handed);
 	s->handed = o->whole;

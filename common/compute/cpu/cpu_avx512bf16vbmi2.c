@@ -11,17 +11,17 @@ static ALWAYS_INLINE __m512i fused_order(void)
 	return _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
 }
 
-enum { FUSED_PARTS = 2 };
-typedef __m512bh row_part;
+enum { FUSED_VECTORS = 2 };
+typedef __m512bh row_vector;
 
-static ALWAYS_INLINE row_part load_row_part(const float *x, size_t part)
+static ALWAYS_INLINE row_vector load_row_vector(const float *x, size_t index)
 {
-	return _mm512_cvtne2ps_pbh(v16_load(x + 32 * part + 16), v16_load(x + 32 * part));
+	return _mm512_cvtne2ps_pbh(v16_load(x + 32 * index + 16), v16_load(x + 32 * index));
 }
 
-static ALWAYS_INLINE v16 add_part(v16 sum, const __m512i *words, size_t part, row_part x)
+static ALWAYS_INLINE v16 add_vector(v16 sum, const __m512i *words, size_t index, row_vector x)
 {
-	return _mm512_dpbf16_ps(sum, (__m512bh)words[part], x);
+	return _mm512_dpbf16_ps(sum, (__m512bh)words[index], x);
 }
 
 #include "common/compute/cpu/cpu_planes_fused.h"

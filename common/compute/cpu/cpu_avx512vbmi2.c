@@ -14,21 +14,21 @@ static ALWAYS_INLINE __m512i fused_order(void)
 	return _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
 }
 
-enum { FUSED_PARTS = 4 };
-typedef v16 row_part;
+enum { FUSED_VECTORS = 4 };
+typedef v16 row_vector;
 
-static ALWAYS_INLINE row_part load_row_part(const float *x, size_t part)
+static ALWAYS_INLINE row_vector load_row_vector(const float *x, size_t index)
 {
-	return v16_load(x + 16 * part);
+	return v16_load(x + 16 * index);
 }
 
-static ALWAYS_INLINE v16 add_part(v16 sum, const __m512i *words, size_t part, row_part x)
+static ALWAYS_INLINE v16 add_vector(v16 sum, const __m512i *words, size_t index, row_vector x)
 {
-	const __m512i w = words[part / 2], zero = _mm512_setzero_si512();
+	const __m512i w = words[index / 2], zero = _mm512_setzero_si512();
 
 	return v16_fma(
-		_mm512_castsi512_ps(part % 2 == 0 ? _mm512_unpacklo_epi16(zero, w) : _mm512_unpackhi_epi16(zero, w)), x,
-		sum);
+		_mm512_castsi512_ps(index % 2 == 0 ? _mm512_unpacklo_epi16(zero, w) : _mm512_unpackhi_epi16(zero, w)),
+		x, sum);
 }
 
 #include "common/compute/cpu/cpu_planes_fused.h"

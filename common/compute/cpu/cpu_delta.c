@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define L2_EPS 1e-6f
-#define GATE_PART 64u /* elements of a gate at a time */
+#define GATE_SPAN 64u /* elements of a gate at a time */
 #define MIN_PIECE_CHANNELS 4096u
 #define MIN_PIECE_STATE 16384u /* multiply-adds */
 
@@ -25,7 +25,7 @@ static float *f32_at(const struct job *j, struct od_ref r)
 	return r.buf == NULL ? NULL : j->x->address(r);
 }
 
-/* to = 1 / (1 + exp(-x)), n at most GATE_PART */
+/* to = 1 / (1 + exp(-x)), n at most GATE_SPAN */
 static void sigmoids(const struct od_backend *be, float *to, const float *x, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -37,12 +37,12 @@ static void sigmoids(const struct od_backend *be, float *to, const float *x, siz
 
 void od_cpu_gate(const struct od_backend *be, float *y, const float *gate, size_t n)
 {
-	float s[GATE_PART];
+	float s[GATE_SPAN];
 
-	for (size_t at = 0, part; at < n; at += part) {
-		part = n - at < GATE_PART ? n - at : GATE_PART;
-		sigmoids(be, s, gate + at, part);
-		for (size_t i = 0; i < part; i++)
+	for (size_t at = 0, count; at < n; at += count) {
+		count = n - at < GATE_SPAN ? n - at : GATE_SPAN;
+		sigmoids(be, s, gate + at, count);
+		for (size_t i = 0; i < count; i++)
 			y[at + i] *= s[i];
 	}
 }
@@ -52,7 +52,7 @@ void od_cpu_gate(const struct od_backend *be, float *y, const float *gate, size_
 /* x = log(1 + exp(x)) */
 static void softplus(const struct od_backend *be, float *x, size_t n)
 {
-	float e[GATE_PART];
+	float e[GATE_SPAN];
 
 	memcpy(e, x, n * sizeof(*e));
 	be->exp(e, n);
@@ -64,13 +64,13 @@ static void softplus(const struct od_backend *be, float *x, size_t n)
 	}
 }
 
-/* decay and beta [n_heads] of a row; a and b: of heads [0, n), n at most GATE_PART. */
+/* decay and beta [n_heads] of a row; a and b: of heads [0, n), n at most GATE_SPAN. */
 static void gates(const struct job *j, const float *a, const float *b, size_t first, size_t n, float *decay,
 		  float *beta)
 {
 	const struct od_op_delta_in *o = &j->op->delta_in;
 	const float *a_log = f32_at(j, o->a_log) + first, *dt_bias = f32_at(j, o->dt_bias) + first;
-	float step[GATE_PART], speed[GATE_PART];
+	float step[GATE_SPAN], speed[GATE_SPAN];
 
 	for (size_t i = 0; i < n; i++)
 		step[i] = a[i] + dt_bias[i];
@@ -104,7 +104,7 @@ static void take_rows(void *arg, size_t begin, size_t end, unsigned thread)
 	const struct od_delta_shape *s = &o->shape;
 	const size_t channels = od_delta_channels(s), values = od_delta_values(s), n = s->n_heads;
 	/* Heads whose gates are neighbours. */
-	const size_t group = o->by_key_head ? n / s->n_key_heads : n, step = group < GATE_PART ? group : GATE_PART;
+	const size_t group = o->by_key_head ? n / s->n_key_heads : n, step = group < GATE_SPAN ? group : GATE_SPAN;
 
 	(void)thread;
 	for (size_t r = begin; r < end; r++) {
@@ -119,9 +119,9 @@ static void take_rows(void *arg, size_t begin, size_t end, unsigned thread)
 		for (size_t g = 0; g < n; g += group) {
 			const size_t at = o->by_key_head ? 2 * g : g;
 
-			for (size_t i = 0, part; i < group; i += part) {
-				part = group - i < step ? group - i : step;
-				gates(j, a + at + i, b + at + i, g + i, part, decay, beta);
+			for (size_t i = 0, count; i < group; i += count) {
+				count = group - i < step ? group - i : step;
+				gates(j, a + at + i, b + at + i, g + i, count, decay, beta);
 			}
 		}
 	}
@@ -161,14 +161,14 @@ static void convolve(const struct job *j, ptrdiff_t t, size_t c, size_t n, float
 		for (size_t k = 0; k < n; k++)
 			y[k] += w[k] * x[k];
 	}
-	for (size_t at = 0, part; at < n; at += part) {
-		float e[GATE_PART];
+	for (size_t at = 0, count; at < n; at += count) {
+		float e[GATE_SPAN];
 
-		part = n - at < GATE_PART ? n - at : GATE_PART;
-		for (size_t k = 0; k < part; k++)
+		count = n - at < GATE_SPAN ? n - at : GATE_SPAN;
+		for (size_t k = 0; k < count; k++)
 			e[k] = -y[at + k];
-		j->be->exp(e, part);
-		for (size_t k = 0; k < part; k++)
+		j->be->exp(e, count);
+		for (size_t k = 0; k < count; k++)
 			y[at + k] /= 1 + e[k];
 	}
 }

@@ -65,8 +65,8 @@ static struct od_mat mat_of(const struct cpu_job *j, const struct od_weight *w, 
 }
 
 struct products {
-	struct od_product p[2 * OD_MAX_PARTS];
-	struct od_planes planes[2 * OD_MAX_PARTS];
+	struct od_product p[2 * OD_MAX_SEGMENTS];
+	struct od_planes planes[2 * OD_MAX_SEGMENTS];
 	size_t n;
 };
 
@@ -322,14 +322,14 @@ static void store_latents(void *arg, size_t begin, size_t end, unsigned thread)
 /* Rows [begin, begin + n) of a matrix that has no planes. */
 static struct od_mat rows_of(const struct od_mat *w, size_t begin, size_t n)
 {
-	struct od_mat part = *w;
+	struct od_mat rows = *w;
 
-	part.n_out = n;
-	part.data = (const char *)w->data + begin * od_row_bytes(w->dtype, w->n_in);
+	rows.n_out = n;
+	rows.data = (const char *)w->data + begin * od_row_bytes(w->dtype, w->n_in);
 	if (w->scales.at != NULL)
-		part.scales.at = (const char *)w->scales.at +
+		rows.scales.at = (const char *)w->scales.at +
 				 begin * od_scale_groups(&w->scales, w->n_in) * od_dtype_bytes(w->scales.dtype);
-	return part;
+	return rows;
 }
 
 /* Item i is a head. A query's first part times the head's rows of kv_b, transposed: each row of it is read once for all
@@ -385,8 +385,8 @@ static void expand_values(void *arg, size_t begin, size_t end, unsigned thread)
 	for (size_t h = begin; h < end; h++) {
 		const struct od_mat w = rows_of(&kv_b, h * (o->nope_dim + o->v_dim) + o->nope_dim, o->v_dim);
 
-		od_matmul_part(j->be, &w, f32_at(j, o->in) + h * o->rank, in_stride, f32_at(j, o->out) + h * o->v_dim,
-			       out_stride, j->op->n_rows, 0, o->v_dim);
+		od_matmul_range(j->be, &w, f32_at(j, o->in) + h * o->rank, in_stride, f32_at(j, o->out) + h * o->v_dim,
+				out_stride, j->op->n_rows, 0, o->v_dim);
 	}
 }
 
@@ -531,7 +531,7 @@ static void activate_rows(void *arg, size_t begin, size_t end, unsigned thread)
 /* The rows of all parts: what gate and up gave, n each, and what down gave, hidden. */
 struct ffn_job {
 	const struct cpu_job *j;
-	const struct od_ffn_part *part;
+	const struct od_ffn_segment *segment;
 	struct od_act_spec act;
 	float *gate, *up, *y;
 	size_t n, hidden;
@@ -540,16 +540,16 @@ struct ffn_job {
 /* In whatever form an expert has it in memory, its bias may begin at any byte. */
 static void add_bias(const struct ffn_job *f, size_t row, enum od_expert_mat mat, float *x, size_t n)
 {
-	const struct od_ffn_part *part = f->part;
+	const struct od_ffn_segment *segment = f->segment;
 	const char *bias;
 
-	for (; row >= part->n_rows; part++)
-		row -= part->n_rows;
-	if (part->bias == NULL)
+	for (; row >= segment->n_rows; segment++)
+		row -= segment->n_rows;
+	if (segment->bias == NULL)
 		return;
-	bias = f->j->x->address(part->bias[mat].data);
+	bias = f->j->x->address(segment->bias[mat].data);
 	for (size_t i = 0; i < n; i++) {
-		const enum od_dtype t = part->bias[mat].dtype;
+		const enum od_dtype t = segment->bias[mat].dtype;
 		uint16_t half;
 		float whole;
 
@@ -586,33 +586,33 @@ static void bias_rows(void *arg, size_t begin, size_t end, unsigned thread)
 }
 
 /* The rows of the parts stand one behind the other in x and y. */
-static void ffn(const struct cpu_job *j, const struct od_ffn_part *part, size_t n_parts, const float *x, float *y,
-		char *scratch, bool routed, struct od_act_spec act)
+static void ffn(const struct cpu_job *j, const struct od_ffn_segment *segment, size_t n_segments, const float *x,
+		float *y, char *scratch, bool routed, struct od_act_spec act)
 {
-	const size_t n = part[0].mat[OD_MAT_GATE].n_out, hidden = part[0].mat[OD_MAT_DOWN].n_out;
+	const size_t n = segment[0].mat[OD_MAT_GATE].n_out, hidden = segment[0].mat[OD_MAT_DOWN].n_out;
 	struct products l; /* large, so only what is used is written */
 	float *gate = (float *)(void *)scratch, *up;
 	struct ffn_job f;
 	size_t rows = 0, at = 0;
 
 	l.n = 0;
-	for (size_t i = 0; i < n_parts; i++)
-		rows += part[i].n_rows;
+	for (size_t i = 0; i < n_segments; i++)
+		rows += segment[i].n_rows;
 	up = (float *)(void *)(scratch + od_ffn_half_bytes(n, rows));
-	for (size_t i = 0; i < n_parts; at += part[i].n_rows, i++) {
-		add_product(j, &l, &part[i].mat[OD_MAT_GATE], x + at * hidden, gate + at * n, part[i].n_rows);
-		add_product(j, &l, &part[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, part[i].n_rows);
+	for (size_t i = 0; i < n_segments; at += segment[i].n_rows, i++) {
+		add_product(j, &l, &segment[i].mat[OD_MAT_GATE], x + at * hidden, gate + at * n, segment[i].n_rows);
+		add_product(j, &l, &segment[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, segment[i].n_rows);
 	}
 	multiply(j, &l);
 	f = (struct ffn_job){
-		.j = j, .part = part, .act = act, .gate = gate, .up = up, .y = y, .n = n, .hidden = hidden
+		.j = j, .segment = segment, .act = act, .gate = gate, .up = up, .y = y, .n = n, .hidden = hidden
 	};
 	od_pool_for(j->x->pool, rows, 1 + MIN_PIECE_ELEMENTS / n, act_rows, &f);
 	at = 0;
-	for (size_t i = 0; i < n_parts; at += part[i].n_rows, i++)
-		add_product(j, &l, &part[i].mat[OD_MAT_DOWN], gate + at * n, y + at * hidden, part[i].n_rows);
+	for (size_t i = 0; i < n_segments; at += segment[i].n_rows, i++)
+		add_product(j, &l, &segment[i].mat[OD_MAT_DOWN], gate + at * n, y + at * hidden, segment[i].n_rows);
 	multiply(j, &l);
-	if (part[0].bias != NULL)
+	if (segment[0].bias != NULL)
 		od_pool_for(j->x->pool, rows, 1 + MIN_PIECE_ELEMENTS / hidden, bias_rows, &f);
 	/* Rounds as a worker does before it sends, in resident mode too, so that tokens do not depend on the
 	 * cluster. */
@@ -620,12 +620,13 @@ static void ffn(const struct cpu_job *j, const struct od_ffn_part *part, size_t 
 		j->be->round_bf16(y, rows * hidden);
 }
 
-static void parts_ffn(const struct cpu_job *j)
+static void segments_ffn(const struct cpu_job *j)
 {
 	const struct od_op_ffn *o = &j->op->ffn;
 
-	assert(o->n_parts >= 1 && o->n_parts <= OD_MAX_PARTS);
-	ffn(j, o->part, o->n_parts, f32_at(j, o->x), f32_at(j, o->y), j->x->address(o->scratch), o->routed, o->act);
+	assert(o->n_segments >= 1 && o->n_segments <= OD_MAX_SEGMENTS);
+	ffn(j, o->segment, o->n_segments, f32_at(j, o->x), f32_at(j, o->y), j->x->address(o->scratch), o->routed,
+	    o->act);
 }
 
 /* The scratch itself. */
@@ -663,8 +664,8 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 }
 
 /* pair: [rows], those of the parts. */
-static void run_parts(const struct cpu_job *j, const struct grouping *g, const struct od_ffn_part *part, size_t n_parts,
-		      const uint32_t *pair, size_t rows)
+static void run_segments(const struct cpu_job *j, const struct grouping *g, const struct od_ffn_segment *segment,
+			 size_t n_segments, const uint32_t *pair, size_t rows)
 {
 	const struct od_op_experts *o = &j->op->experts;
 	const float *x = f32_at(j, o->x);
@@ -673,7 +674,7 @@ static void run_parts(const struct cpu_job *j, const struct grouping *g, const s
 
 	for (size_t i = 0; i < rows; i++)
 		memcpy(g->x + i * hidden, x + pair[i] / o->top_k * hidden, row_bytes);
-	ffn(j, part, n_parts, g->x, g->y, g->ffn, true, o->act);
+	ffn(j, segment, n_segments, g->x, g->y, g->ffn, true, o->act);
 	for (size_t i = 0; i < rows; i++)
 		memcpy(y + pair[i] * hidden, g->y + i * hidden, row_bytes);
 }
@@ -681,7 +682,7 @@ static void run_parts(const struct cpu_job *j, const struct grouping *g, const s
 static int experts(const struct cpu_job *j, struct od_err *err)
 {
 	const struct od_op_experts *o = &j->op->experts;
-	const struct od_experts_places p = od_experts_places(o->hidden, (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out,
+	const struct od_experts_layout p = od_experts_layout(o->hidden, (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out,
 							     o->n_experts, o->top_k, j->op->n_rows);
 	const size_t most = od_experts_together(o->top_k, j->op->n_rows);
 	char *at = j->x->address(o->scratch);
@@ -692,8 +693,8 @@ static int experts(const struct cpu_job *j, struct od_err *err)
 		.y = (float *)(void *)(at + p.y),
 		.ffn = at + p.ffn,
 	};
-	struct od_ffn_part part[OD_MAX_PARTS];
-	size_t begin = 0, n_parts = 0, rows = 0;
+	struct od_ffn_segment segment[OD_MAX_SEGMENTS];
+	size_t begin = 0, n_segments = 0, rows = 0;
 	int rc = sort_pairs(o, j->op->n_rows, j->x->address(o->choice), &g, err);
 
 	if (rc != OD_OK)
@@ -703,15 +704,15 @@ static int experts(const struct cpu_job *j, struct od_err *err)
 
 		if (n == 0)
 			continue;
-		if (n_parts == OD_MAX_PARTS || rows + n > most) {
-			run_parts(j, &g, part, n_parts, g.pair + begin, rows);
+		if (n_segments == OD_MAX_SEGMENTS || rows + n > most) {
+			run_segments(j, &g, segment, n_segments, g.pair + begin, rows);
 			begin += rows;
-			n_parts = rows = 0;
+			n_segments = rows = 0;
 		}
-		part[n_parts++] = od_expert_part(&o->expert[e], (uint32_t)n);
+		segment[n_segments++] = od_expert_segment(&o->expert[e], (uint32_t)n);
 		rows += n;
 	}
-	run_parts(j, &g, part, n_parts, g.pair + begin, rows);
+	run_segments(j, &g, segment, n_segments, g.pair + begin, rows);
 	return OD_OK;
 }
 
@@ -803,7 +804,7 @@ int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct 
 	case OD_OP_DELTA: od_cpu_delta(x, op); break;
 	case OD_OP_ROUTE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, route_rows, &j); break;
 	case OD_OP_ACT: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, activate_rows, &j); break;
-	case OD_OP_FFN: parts_ffn(&j); break;
+	case OD_OP_FFN: segments_ffn(&j); break;
 	case OD_OP_EXPERTS: return experts(&j, err);
 	case OD_OP_COMBINE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, combine_rows, &j); break;
 	case OD_OP_COPY: copy(&j); break;

@@ -1,6 +1,6 @@
 /* cpu_planes_fused.h - matmul of few rows with weights that stay planes (planes.h), decoded in registers: AVX-512 with
- * VBMI2. Included by a cpu_*vbmi2.c, which says before what the 16 lanes of a sum are: fused_order, FUSED_PARTS,
- * row_part, load_row_part, add_part.
+ * VBMI2. Included by a cpu_*vbmi2.c, which says before what the 16 lanes of a sum are: fused_order, FUSED_VECTORS,
+ * row_vector, load_row_vector, add_vector.
  *
  * Weights are read from memory at two thirds of their size, so this is faster than plain BF16 as long as arithmetic
  * keeps up. What that takes, measured on Zen 5 (GB/s of BF16 that the planes stand for, one core, weights in memory;
@@ -119,14 +119,14 @@ static ALWAYS_INLINE void add_rows(const size_t no, const size_t nr, struct stre
 			w[o][1] = _mm512_shrdi_epi16(w[o][1], w[o][1], 1);
 		}
 		V16_UNROLL(4)
-		for (size_t part = 0; part < FUSED_PARTS; part++) {
+		for (size_t index = 0; index < FUSED_VECTORS; index++) {
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++) {
-				row_part xp = load_row_part(x + r * x_stride + k, part);
+				row_vector xp = load_row_vector(x + r * x_stride + k, index);
 
 				V16_UNROLL(4)
 				for (size_t o = 0; o < no; o++)
-					sum[o][r] = add_part(sum[o][r], w[o], part, xp);
+					sum[o][r] = add_vector(sum[o][r], w[o], index, xp);
 			}
 		}
 		V16_UNROLL(4)

@@ -28,7 +28,7 @@ static ALWAYS_INLINE void add_nf4(const enum od_dtype t, const size_t no, const 
 		size_t left_in_group = n - OD_QUANT_GROUP * g,
 		       steps = whole || left_in_group >= 64 ? 4 : (left_in_group + 15) / 16;
 		v16w next[4];
-		v16 part[4][4];
+		v16 partial[4][4];
 
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
@@ -37,7 +37,7 @@ static ALWAYS_INLINE void add_nf4(const enum od_dtype t, const size_t no, const 
 			next[o] = g == 0 ? codes : v16w_shift4(codes);
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)
-				part[o][r] = v16_set1(0);
+				partial[o][r] = v16_set1(0);
 		}
 		V16_UNROLL(4)
 		for (size_t m = 0; m < steps; m++) {
@@ -56,8 +56,8 @@ static ALWAYS_INLINE void add_nf4(const enum od_dtype t, const size_t no, const 
 
 				V16_UNROLL(4)
 				for (size_t o = 0; o < no; o++)
-					part[o][r] = whole ? v16_fma(wv[o], xv, part[o][r]) :
-							     v16_fma_n(wv[o], xv, part[o][r], left);
+					partial[o][r] = whole ? v16_fma(wv[o], xv, partial[o][r]) :
+								v16_fma_n(wv[o], xv, partial[o][r], left);
 			}
 		}
 		V16_UNROLL(4)
@@ -66,7 +66,7 @@ static ALWAYS_INLINE void add_nf4(const enum od_dtype t, const size_t no, const 
 
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)
-				sum[o][r] = v16_fma(part[o][r], s, sum[o][r]);
+				sum[o][r] = v16_fma(partial[o][r], s, sum[o][r]);
 		}
 	}
 }

@@ -252,13 +252,13 @@ static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, 
 static ALWAYS_INLINE void long_matmul_of(od_dots_fn *const f, od_dots_fn *const long_row, struct od_tile a,
 					 size_t n_rows, size_t n_out)
 {
-	const bool one_pass = n_rows == 1 || n_rows == 2 || n_rows == 4;
+	const bool one_sweep = n_rows == 1 || n_rows == 2 || n_rows == 4;
 	size_t first = n_rows >= 4 ? 4 : n_rows >= 2 ? 2 : 1, n;
 
 	for (size_t o = 0; o < n_out; o += n) {
 		struct od_tile b = a;
 
-		n = one_pass || n_out - o < MAX_BLOCK_OUTS ? n_out - o : MAX_BLOCK_OUTS;
+		n = one_sweep || n_out - o < MAX_BLOCK_OUTS ? n_out - o : MAX_BLOCK_OUTS;
 		b.w += o * a.w_stride_bytes;
 		b.out += o;
 		b.y += o;
@@ -268,7 +268,7 @@ static ALWAYS_INLINE void long_matmul_of(od_dots_fn *const f, od_dots_fn *const 
 			row_tile(long_row, OD_BF16, V16_OUTS_OF_2, 2, b, n);
 		else
 			row_tile(long_row, OD_BF16, V16_OUTS_OF_1, 1, b, n);
-		if (one_pass)
+		if (one_sweep)
 			continue;
 		b.x += first * a.x_stride;
 		b.y += first * a.y_stride;

@@ -92,8 +92,8 @@ void od_matmul_merged(const struct od_backend *be, const struct od_mat *w, const
 
 /* ---- Any weights ---- */
 
-void od_matmul_part(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
-		    size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end)
+void od_matmul_range(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
+		     size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end)
 {
 	od_matmul_fn *f = be->matmul;
 
@@ -130,7 +130,7 @@ static void matmul_piece(void *arg, size_t begin, size_t end, unsigned thread)
 		if (o < o_end && j->act8 != NULL)
 			j->be->matmul_int8(&p->w, j->act8, p->y, n, p->n_rows, o, o_end);
 		else if (o < o_end)
-			od_matmul_part(j->be, &p->w, p->x, p->w.n_in, p->y, n, p->n_rows, o, o_end);
+			od_matmul_range(j->be, &p->w, p->x, p->w.n_in, p->y, n, p->n_rows, o, o_end);
 		first += od_round_up(n, j->grain);
 	}
 }

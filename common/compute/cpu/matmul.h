@@ -8,8 +8,8 @@
 #include "common/compute/backend.h"
 
 /* A range of a product's outputs, for any kind of weights; parameters as in od_matmul_fn. */
-void od_matmul_part(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
-		    size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end);
+void od_matmul_range(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
+		     size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end);
 
 /* All outputs, split over the pool; honours w->act. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,

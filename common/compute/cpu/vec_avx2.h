@@ -115,8 +115,8 @@ static inline v16 v16_of_f16(__m256i h)
  * there, look like numbers: they become all ones. */
 static inline v16 v16_of_e4m3(__m128i b)
 {
-	const __m256i nan = _mm256_set1_epi16(0x3f80), places = _mm256_set1_epi16((short)0xbf80);
-	__m256i h = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(b), 7), places);
+	const __m256i nan = _mm256_set1_epi16(0x3f80), bits = _mm256_set1_epi16((short)0xbf80);
+	__m256i h = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(b), 7), bits);
 	v16 r = v16_of_f16(_mm256_or_si256(h, _mm256_cmpeq_epi16(_mm256_and_si256(h, nan), nan)));
 
 	return (v16){ _mm256_mul_ps(r.lo, _mm256_set1_ps(256)), _mm256_mul_ps(r.hi, _mm256_set1_ps(256)) };

@@ -55,13 +55,13 @@ static inline v16 v16_load_bf16(const void *p)
  * widening and shifting. */
 static inline void v16_load_32_bf16(const void *p, v16 *first, v16 *second)
 {
-	const __m512i place =
+	const __m512i index =
 		_mm512_setr_epi32(0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16, 7 << 16, 8 << 16, 9 << 16,
 				  10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16);
 	const __m512i w = _mm512_loadu_si512(p), more = _mm512_set1_epi32(16 << 16);
 
-	*first = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, place, w));
-	*second = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, _mm512_add_epi32(place, more), w));
+	*first = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, index, w));
+	*second = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, _mm512_add_epi32(index, more), w));
 }
 
 static inline v16 v16_load_f16_n(const void *p, size_t n)
@@ -88,8 +88,8 @@ static inline v16 v16_load_i8(const void *p)
  * there, look like numbers: they become all ones. */
 static inline v16 v16_of_e4m3(__m128i b)
 {
-	const __m256i nan = _mm256_set1_epi16(0x3f80), places = _mm256_set1_epi16((short)0xbf80);
-	__m256i h = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(b), 7), places);
+	const __m256i nan = _mm256_set1_epi16(0x3f80), bits = _mm256_set1_epi16((short)0xbf80);
+	__m256i h = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(b), 7), bits);
 	__mmask16 nans = _mm256_cmpeq_epi16_mask(_mm256_and_si256(h, nan), nan);
 
 	h = _mm256_mask_mov_epi16(h, nans, _mm256_set1_epi16(-1));

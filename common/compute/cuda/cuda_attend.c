@@ -63,7 +63,7 @@ static struct cut cut_of(const struct od_cuda_device *c, const struct od_op_atte
 struct piece {
 	struct od_cuda_device *c;
 	const struct od_op_attend *o;
-	struct gpu_attend_parts parts;
+	struct gpu_attend_splits splits;
 	const float *before;
 	float *after;
 	uint32_t first_row, n_rows;
@@ -72,14 +72,14 @@ struct piece {
 static void run_piece(const struct piece *p)
 {
 	const struct od_op_attend *o = p->o;
-	const struct cut t = cut_of(p->c, o, (uint64_t)p->n_rows * p->parts.n);
+	const struct cut t = cut_of(p->c, o, (uint64_t)p->n_rows * p->splits.n);
 	const struct gpu_row *rows = (const struct gpu_row *)od_cuda_at(o->rows) + p->first_row;
 	struct gpu_attend a = {
 		.rows = rows,
 		.q = (const float *)od_cuda_at(o->q) + (size_t)p->first_row * o->n_heads * o->k_dim,
 		.keys = od_cuda_kv(&o->keys),
 		.values = od_cuda_kv(&o->values),
-		.parts = p->parts,
+		.splits = p->splits,
 		.n_heads = o->n_heads,
 		.k_dim = o->k_dim,
 		.v_dim = o->v_dim,
@@ -90,7 +90,7 @@ static void run_piece(const struct piece *p)
 	};
 	const struct gpu_attend_fold f = {
 		.rows = rows,
-		.parts = p->parts,
+		.splits = p->splits,
 		.sinks = od_cuda_at(o->sinks),
 		.before = p->before,
 		.after = p->after,
@@ -99,7 +99,7 @@ static void run_piece(const struct piece *p)
 		.v_dim = o->v_dim,
 		.window = o->window,
 	};
-	const struct gpu_grid blocks = { t.groups, p->parts.n, p->n_rows };
+	const struct gpu_grid blocks = { t.groups, p->splits.n, p->n_rows };
 	const struct gpu_grid elements = { od_cuda_blocks(o->v_dim, GPU_FOLD_THREADS), o->n_heads, p->n_rows };
 
 	a.aligned_queries = (uintptr_t)a.q % UNIT == 0 && o->k_dim * sizeof(float) % UNIT == 0;
@@ -112,7 +112,7 @@ static void run_piece(const struct piece *p)
 	od_cuda_launched(p->c, gpu_attend_fold(od_cuda_stream(p->c), elements, GPU_FOLD_SHARED, &f), "fold of attend");
 }
 
-/* The scratch memory: [2][n_heads][2] for a row whose blocks take several pieces; then the parts of a piece. */
+/* The scratch memory: [2][n_heads][2] for a row whose blocks take several pieces; then the splits of a piece. */
 void od_cuda_attend(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_attend *o = &op->attend;
@@ -141,12 +141,12 @@ void od_cuda_attend(struct od_cuda_device *c, const struct od_op *op)
 		size_t n;
 
 		for (uint32_t first = 0, i = 0; first < all; first += (uint32_t)blocks, i++) {
-			p.parts.first = first;
-			p.parts.n = all - first < blocks ? all - first : (uint32_t)blocks;
-			n = (size_t)p.n_rows * o->n_heads * p.parts.n;
-			p.parts.max = at;
-			p.parts.sum = at + n;
-			p.parts.vector = at + 2 * n;
+			p.splits.first = first;
+			p.splits.n = all - first < blocks ? all - first : (uint32_t)blocks;
+			n = (size_t)p.n_rows * o->n_heads * p.splits.n;
+			p.splits.max = at;
+			p.splits.sum = at + n;
+			p.splits.vector = at + 2 * n;
 			p.before = first > 0 ? state + i % 2 * 2 * (size_t)o->n_heads : NULL;
 			p.after = all - first > blocks ? state + (i + 1) % 2 * 2 * (size_t)o->n_heads : NULL;
 			run_piece(&p);
@@ -171,7 +171,7 @@ void od_cuda_latent_query(struct od_cuda_device *c, const struct od_op *op)
 		.n_rows = op->n_rows,
 	};
 	const uint32_t rows = op->n_rows > 1 ? GPU_PRODUCT_ROWS : 1;
-	gpu_absorb_fn *run = gpu_absorb[a.kv_b.form][op->n_rows > 1];
+	gpu_absorb_fn *run = gpu_absorb[a.kv_b.coding][op->n_rows > 1];
 
 	if (run == NULL) {
 		od_cuda_fail(c, "latent query: weights that are not as published");

@@ -16,7 +16,7 @@ _Static_assert(sizeof(struct gpu_row) == sizeof(struct od_row_info) && GPU_KV_PA
 	od_cuda_launched(c, kernel(od_cuda_stream(c), (struct gpu_grid){ blocks, rows, 1 }, shared, &__VA_ARGS__), \
 			 #kernel)
 
-static unsigned parts(uint64_t n)
+static unsigned row_blocks(uint64_t n)
 {
 	return od_cuda_blocks(n, GPU_ROW_THREADS);
 }
@@ -46,7 +46,7 @@ static void embed(struct od_cuda_device *c, const struct od_op *op)
 				     .dtype = o->table->dtype,
 				     .scale = o->scale };
 
-	LAUNCH(c, gpu_embed, parts(a.hidden), op->n_rows, 0, a);
+	LAUNCH(c, gpu_embed, row_blocks(a.hidden), op->n_rows, 0, a);
 }
 
 static void angles(struct od_cuda_device *c, const struct od_op *op)
@@ -58,7 +58,7 @@ static void angles(struct od_cuda_device *c, const struct od_op *op)
 				      .half = o->half,
 				      .magnitude = { o->magnitude[0], o->magnitude[1] } };
 
-	LAUNCH(c, gpu_angles, parts(a.half), op->n_rows, 0, a);
+	LAUNCH(c, gpu_angles, row_blocks(a.half), op->n_rows, 0, a);
 }
 
 #define MOST_COMBINED 32768u /* floats that one block can read sooner than another kernel begins */
@@ -152,14 +152,14 @@ static void split(struct od_cuda_device *c, const struct od_op *op)
 				     .n_heads = o->n_heads,
 				     .dim = o->dim };
 
-	LAUNCH(c, gpu_split, parts((uint64_t)a.n_heads * a.dim), op->n_rows, 0, a);
+	LAUNCH(c, gpu_split, row_blocks((uint64_t)a.n_heads * a.dim), op->n_rows, 0, a);
 }
 
 static void gate(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct gpu_gate a = { .y = od_cuda_at(op->gate.y), .gate = od_cuda_at(op->gate.gate), .n = op->gate.n };
 
-	LAUNCH(c, gpu_gate, parts(a.n), op->n_rows, 0, a);
+	LAUNCH(c, gpu_gate, row_blocks(a.n), op->n_rows, 0, a);
 }
 
 static void route(struct od_cuda_device *c, const struct od_op *op)
@@ -196,7 +196,7 @@ static void act(struct od_cuda_device *c, const struct od_op *op)
 				   .act = o->act.kind,
 				   .limit = o->act.limit };
 
-	LAUNCH(c, gpu_act, parts(a.n), op->n_rows, 0, a);
+	LAUNCH(c, gpu_act, row_blocks(a.n), op->n_rows, 0, a);
 }
 
 static void combine(struct od_cuda_device *c, const struct od_op *op)

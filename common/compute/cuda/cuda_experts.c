@@ -18,7 +18,7 @@ struct od_cuda_table {
 	uint64_t n_freed; /* the device's buffers until then */
 	struct gpu_expert *host, *gpu; /* [n], and chunks [n_chunks] behind them */
 	size_t bytes; /* both together */
-	uint32_t forms[2]; /* a bit for each form: of gate and up, of down */
+	uint32_t codings[2]; /* a bit for each coding: of gate and up, of down */
 	uint32_t blocks[2]; /* the most that a matrix with planes has */
 	bool biases;
 	bool many; /* gpu_many_takes all matrices */
@@ -166,7 +166,7 @@ static void describe(const struct od_cuda_device *c, const struct od_expert *of,
 
 	memcpy(t->was, of, t->n * sizeof(*of));
 	t->n_freed = atomic_load(&c->n_freed);
-	t->forms[0] = t->forms[1] = t->blocks[0] = t->blocks[1] = 0;
+	t->codings[0] = t->codings[1] = t->blocks[0] = t->blocks[1] = 0;
 	t->biases = false;
 	t->many = true;
 	for (uint32_t e = 0; e < t->n; on_gpu += expert_chunks(&of[e]), e++) {
@@ -180,11 +180,11 @@ static void describe(const struct od_cuda_device *c, const struct od_expert *of,
 			if (n > 0)
 				memcpy(chunk, w->chunk_at, n * sizeof(*chunk));
 			chunk += n;
-			t->forms[down] |= 1u << m->form;
+			t->codings[down] |= 1u << m->coding;
 			if (n > 0 && gpu_planes_blocks(m->n_out, &m->chunks) > t->blocks[down])
 				t->blocks[down] = gpu_planes_blocks(m->n_out, &m->chunks);
 			t->biases = t->biases || t->host[e].bias[mat].at != NULL;
-			t->many = t->many && gpu_many_takes(m->form);
+			t->many = t->many && gpu_many_takes(m->coding);
 		}
 	}
 }
@@ -248,7 +248,7 @@ static float *rounded_rows(const struct od_cuda_device *c)
 
 static bool meets_rounded(const struct od_cuda_table *t, bool down)
 {
-	return (t->forms[down] >> GPU_NF4 & 1) != 0;
+	return (t->codings[down] >> GPU_NF4 & 1) != 0;
 }
 
 struct experts_round {
@@ -262,13 +262,13 @@ struct experts_round {
 	bool many; /* a tile has GPU_MANY_ROWS */
 };
 
-/* All experts' gate and up are of one form, and that can be multiplied together. */
+/* All experts' gate and up are of one coding, and that can be multiplied together. */
 static bool has_pairs(const struct od_cuda_table *t)
 {
-	const uint32_t forms = t->forms[0]; /* at least one */
+	const uint32_t codings = t->codings[0]; /* at least one */
 
-	return t->blocks[0] == 0 && (forms & (forms - 1)) == 0 &&
-	       gpu_products_pair((enum gpu_form)__builtin_ctz(forms));
+	return t->blocks[0] == 0 && (codings & (codings - 1)) == 0 &&
+	       gpu_products_pair((enum gpu_coding)__builtin_ctz(codings));
 }
 
 static uint32_t blocks_of(const struct experts_round *r, bool down)
@@ -301,12 +301,12 @@ static void multiply(struct experts_round *r, bool down, uint32_t n)
 	if (r->many)
 		od_cuda_launched(r->c, gpu_many_experts(od_cuda_stream(r->c), grid, gpu_many_shared(), &r->products),
 				 "experts");
-	for (unsigned form = 0; !r->many && form < GPU_N_FORMS; form++)
-		if ((r->table->forms[down] >> form & 1) != 0)
+	for (unsigned coding = 0; !r->many && coding < GPU_N_CODINGS; coding++)
+		if ((r->table->codings[down] >> coding & 1) != 0)
 			od_cuda_launched(r->c,
-					 gpu_expert_products[form][r->index](
+					 gpu_expert_products[coding][r->index](
 						 od_cuda_stream(r->c), grid,
-						 gpu_product_shared((enum gpu_form)form, r->index), &r->products),
+						 gpu_product_shared((enum gpu_coding)coding, r->index), &r->products),
 					 "experts");
 }
 
@@ -404,7 +404,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	const struct od_op_experts *o = &op->experts;
 	const uint32_t n = (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out, pairs = op->n_rows * o->top_k;
 	const bool round = op->profile == OD_PROFILE_BF16;
-	const struct od_experts_places p = od_experts_places(o->hidden, n, o->n_experts, o->top_k, op->n_rows);
+	const struct od_experts_layout p = od_experts_layout(o->hidden, n, o->n_experts, o->top_k, op->n_rows);
 	const size_t half = (size_t)(p.bytes - p.x) / 2; /* x and y are not used here */
 	const struct od_cuda_table *table;
 	char *at = od_cuda_at(o->scratch);

@@ -9,9 +9,9 @@
 #include <string.h>
 
 /* By type: without scales, and with; -1: not so. */
-static enum gpu_form form_of(const struct od_weight *w)
+static enum gpu_coding coding_of(const struct od_weight *w)
 {
-	static const int8_t form[OD_DTYPE_LAST + 1][2] = {
+	static const int8_t coding[OD_DTYPE_LAST + 1][2] = {
 		[0] = { -1, -1 },
 		[OD_BF16] = { GPU_BF16, -1 },
 		[OD_F16] = { GPU_F16, -1 },
@@ -25,10 +25,10 @@ static enum gpu_form form_of(const struct od_weight *w)
 		[OD_F4_E2M1] = { -1, GPU_SCALED_E2M1 },
 		[OD_F8_E8M0] = { -1, -1 },
 	};
-	const int8_t f = form[w->dtype][w->scales.at.buf != NULL];
+	const int8_t f = coding[w->dtype][w->scales.at.buf != NULL];
 
 	assert(f >= 0); /* packs have no other types */
-	return (enum gpu_form)f;
+	return (enum gpu_coding)f;
 }
 
 struct gpu_mat od_cuda_mat(const struct od_weight *w)
@@ -45,7 +45,7 @@ struct gpu_mat od_cuda_mat(const struct od_weight *w)
 		.group = w->scales.group < w->n_in ? (uint32_t)w->scales.group :
 						     (uint32_t)w->n_in, /* not used without scales */
 		.chunks = gpu_planes_chunks((uint32_t)w->n_in, (uint32_t)w->chunk_rows),
-		.form = (uint8_t)(w->chunk_at != NULL ? GPU_PLANES : form_of(w)),
+		.coding = (uint8_t)(w->chunk_at != NULL ? GPU_PLANES : coding_of(w)),
 		.scale_dtype = (uint8_t)w->scales.dtype,
 	};
 }
@@ -102,14 +102,14 @@ static uint32_t blocks_before(const struct products_list *l)
 /* Larger blocks pay if half of the multiprocessors have one. */
 static bool is_many(const struct od_cuda_device *c, const struct gpu_product *p)
 {
-	return p->n_rows >= GPU_MANY_FROM && gpu_many_takes(p->w.form) &&
+	return p->n_rows >= GPU_MANY_FROM && gpu_many_takes(p->w.coding) &&
 	       2 * (uint64_t)od_cuda_blocks(p->n_rows, GPU_MANY_ROWS) * blocks_of(true, p) >= c->n_sm;
 }
 
 static int launch_plain(const struct products_list *l)
 {
 	const struct gpu_products *a = &l->args;
-	const enum gpu_form form = (enum gpu_form)a->p[0].w.form;
+	const enum gpu_coding coding = (enum gpu_coding)a->p[0].w.coding;
 	struct gpu_grid grid = { .y = blocks_before(l), .z = 1 };
 	unsigned rows, index;
 
@@ -119,7 +119,7 @@ static int launch_plain(const struct products_list *l)
 	}
 	index = launcher_of(l->most_rows, &rows);
 	grid.x = od_cuda_blocks(l->most_rows, rows);
-	return gpu_products[form][index](od_cuda_stream(l->c), grid, gpu_product_shared(form, index), a);
+	return gpu_products[coding][index](od_cuda_stream(l->c), grid, gpu_product_shared(coding, index), a);
 }
 
 static void flush_plain(struct products_list *l)
@@ -144,7 +144,7 @@ static void add(struct products_list *l, const struct gpu_product *p)
 	struct gpu_products *a = &l->args;
 	uint32_t first;
 
-	if (a->n == GPU_MAX_PRODUCTS || (a->n > 0 && (many != l->many || (!many && a->p[0].w.form != p->w.form))) ||
+	if (a->n == GPU_MAX_PRODUCTS || (a->n > 0 && (many != l->many || (!many && a->p[0].w.coding != p->w.coding))) ||
 	    blocks_before(l) + blocks_of(many, p) > GPU_MAX_GRID_Y)
 		flush_plain(l);
 	l->many = many;
@@ -207,7 +207,7 @@ static void add_decoded(struct products_list *l, const struct od_weight *w, cons
 	assert(most > 0); /* a chunk has at most a shard's rows */
 	flush_plain(l);
 	p.w.data = l->c->scratch;
-	p.w.form = GPU_BF16;
+	p.w.coding = GPU_BF16;
 	for (uint32_t i = 0; i < all; i += most) {
 		const uint64_t first = (uint64_t)i * w->chunk_rows, left = w->n_out - first,
 			       rows = (uint64_t)most * w->chunk_rows;
@@ -341,25 +341,25 @@ void od_cuda_latent_value(struct od_cuda_device *c, const struct od_op *op)
 void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_ffn *o = &op->ffn;
-	const size_t n = o->part[0].mat[OD_MAT_GATE].n_out, hidden = o->part[0].mat[OD_MAT_DOWN].n_out;
+	const size_t n = o->segment[0].mat[OD_MAT_GATE].n_out, hidden = o->segment[0].mat[OD_MAT_DOWN].n_out;
 	const float *x = od_cuda_at(o->x);
 	float *y = od_cuda_at(o->y), *gate = od_cuda_at(o->scratch), *up;
 	struct products_list l = { .c = c };
 	size_t rows = 0, at = 0;
 
-	for (uint32_t i = 0; i < o->n_parts; i++)
-		rows += o->part[i].n_rows;
+	for (uint32_t i = 0; i < o->n_segments; i++)
+		rows += o->segment[i].n_rows;
 	up = (float *)(void *)((char *)gate + od_ffn_half_bytes(n, rows));
-	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
-		const struct od_weight *const w[] = { &o->part[i].mat[OD_MAT_GATE], &o->part[i].mat[OD_MAT_UP] };
+	for (uint32_t i = 0; i < o->n_segments; at += o->segment[i].n_rows, i++) {
+		const struct od_weight *const w[] = { &o->segment[i].mat[OD_MAT_GATE], &o->segment[i].mat[OD_MAT_UP] };
 		float *const to[] = { gate + at * n, up + at * n };
 
-		add_weights(&l, w, to, 2, x + at * hidden, o->part[i].n_rows);
+		add_weights(&l, w, to, 2, x + at * hidden, o->segment[i].n_rows);
 	}
 	flush(&l);
 	at = 0;
-	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
-		const struct od_ffn_part *part = &o->part[i];
+	for (uint32_t i = 0; i < o->n_segments; at += o->segment[i].n_rows, i++) {
+		const struct od_ffn_segment *segment = &o->segment[i];
 		struct gpu_act a = { .gate = gate + at * n,
 				     .up = up + at * n,
 				     .n = (uint32_t)n,
@@ -367,41 +367,41 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 				     .act = (uint32_t)o->act.kind,
 				     .limit = o->act.limit };
 
-		if (part->bias != NULL) {
-			a.gate_bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_GATE].data),
-							   .dtype = part->bias[OD_MAT_GATE].dtype };
-			a.up_bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_UP].data),
-							 .dtype = part->bias[OD_MAT_UP].dtype };
+		if (segment->bias != NULL) {
+			a.gate_bias = (struct gpu_vector){ .at = od_cuda_at(segment->bias[OD_MAT_GATE].data),
+							   .dtype = segment->bias[OD_MAT_GATE].dtype };
+			a.up_bias = (struct gpu_vector){ .at = od_cuda_at(segment->bias[OD_MAT_UP].data),
+							 .dtype = segment->bias[OD_MAT_UP].dtype };
 		}
 		od_cuda_launched(c,
 				 gpu_act(od_cuda_stream(c),
-					 (struct gpu_grid){ od_cuda_blocks(n, GPU_ROW_THREADS), part->n_rows, 1 }, 0,
+					 (struct gpu_grid){ od_cuda_blocks(n, GPU_ROW_THREADS), segment->n_rows, 1 }, 0,
 					 &a),
 				 "activation");
 	}
 	at = 0;
-	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
-		const struct od_weight *const w = &o->part[i].mat[OD_MAT_DOWN];
+	for (uint32_t i = 0; i < o->n_segments; at += o->segment[i].n_rows, i++) {
+		const struct od_weight *const w = &o->segment[i].mat[OD_MAT_DOWN];
 		float *const to = y + at * hidden;
 
-		add_weights(&l, &w, &to, 1, gate + at * n, o->part[i].n_rows);
+		add_weights(&l, &w, &to, 1, gate + at * n, o->segment[i].n_rows);
 	}
 	flush(&l);
 	at = 0;
-	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
-		const struct od_ffn_part *part = &o->part[i];
+	for (uint32_t i = 0; i < o->n_segments; at += o->segment[i].n_rows, i++) {
+		const struct od_ffn_segment *segment = &o->segment[i];
 		struct gpu_expert_end e = { .y = y + at * hidden,
 					    .n = (uint32_t)hidden,
 					    .round = o->routed && op->profile == OD_PROFILE_BF16 };
 
-		if (part->bias != NULL)
-			e.bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_DOWN].data),
-						      .dtype = part->bias[OD_MAT_DOWN].dtype };
-		if (part->bias != NULL || e.round)
+		if (segment->bias != NULL)
+			e.bias = (struct gpu_vector){ .at = od_cuda_at(segment->bias[OD_MAT_DOWN].data),
+						      .dtype = segment->bias[OD_MAT_DOWN].dtype };
+		if (segment->bias != NULL || e.round)
 			od_cuda_launched(c,
 					 gpu_expert_end(od_cuda_stream(c),
 							(struct gpu_grid){ od_cuda_blocks(hidden, GPU_ROW_THREADS),
-									   part->n_rows, 1 },
+									   segment->n_rows, 1 },
 							0, &e),
 					 "expert's end");
 	}

@@ -131,16 +131,16 @@ GPU_FN struct gpu_planes_block gpu_planes_find(const uint8_t *chunk, uint32_t bl
 	const uint32_t begin = u32_at(start), bytes = is_last ? level_bytes(weights) : u32_at(start + 4) - begin;
 	const uint8_t *at = chunk + begin;
 	struct gpu_planes_block b;
-	uint32_t place = u16_at(at + 4); /* plain bytes, then the deepest level */
+	uint32_t offset = u16_at(at + 4); /* plain bytes, then the deepest level */
 
 	for (uint32_t i = PREFETCHED * gpu_lane(); i < bytes; i += PREFETCHED * GPU_WARP)
 		gpu_prefetch(at + i);
 	b.at = at + 8;
 	b.raw = u16_at(at + 6);
 	GPU_UNROLL
-	for (unsigned l = LEVELS; l-- > 0; place += level_bytes(b.n[l])) {
+	for (unsigned l = LEVELS; l-- > 0; offset += level_bytes(b.n[l])) {
 		b.n[l] = l > 0 ? u16_at(at + 2 * (l - 1)) : weights;
-		b.level[l] = place;
+		b.level[l] = offset;
 		b.symbols[l] = gpu_turned(u16_at(chunk + 3 * l) | (uint32_t)chunk[3 * l + 2] << 16);
 	}
 	return b;

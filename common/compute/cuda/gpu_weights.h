@@ -1,4 +1,4 @@
-/* gpu_weights.h - codes of weights (enum gpu_form), but for NF4: their values, one of any alignment, or some read
+/* gpu_weights.h - codes of weights (enum gpu_coding), but for NF4: their values, one of any alignment, or some read
  * together; and scales of published matrices (struct gpu_mat). Elements of keys and values are codes, too.
  *
  * Thread: device code. */
@@ -8,14 +8,14 @@
 #include "common/compute/cuda/gpu_math.h"
 #include "common/compute/cuda/kernels.h"
 
-GPU_FN bool gpu_is_scaled(const unsigned form)
+GPU_FN bool gpu_is_scaled(const unsigned coding)
 {
-	return form >= GPU_SCALED_I8;
+	return coding >= GPU_SCALED_I8;
 }
 
-GPU_FN unsigned gpu_code_bits(const unsigned form)
+GPU_FN unsigned gpu_code_bits(const unsigned coding)
 {
-	switch (form) {
+	switch (coding) {
 	case GPU_F32: return 32;
 	case GPU_BF16:
 	case GPU_F16: return 16;
@@ -25,15 +25,15 @@ GPU_FN unsigned gpu_code_bits(const unsigned form)
 	}
 }
 
-GPU_FN size_t gpu_codes_bytes(const unsigned form, size_t n) /* n codes, which are whole bytes */
+GPU_FN size_t gpu_codes_bytes(const unsigned coding, size_t n) /* n codes, which are whole bytes */
 {
-	return n * gpu_code_bits(form) / 8;
+	return n * gpu_code_bits(coding) / 8;
 }
 
 /* Value of a code, without scale. */
-GPU_FN float gpu_code(const unsigned form, uint32_t code)
+GPU_FN float gpu_code(const unsigned coding, uint32_t code)
 {
-	switch (form) {
+	switch (coding) {
 	case GPU_BF16: return gpu_bf16(code);
 	case GPU_F16: return gpu_f16(code);
 	case GPU_F32: return gpu_bits_float(code);
@@ -60,9 +60,9 @@ GPU_FN uint32_t gpu_raw_at(const unsigned bits, const unsigned char *row, size_t
 }
 
 /* Value of code i of a row, without scale. */
-GPU_FN float gpu_code_at(const unsigned form, const unsigned char *row, size_t i)
+GPU_FN float gpu_code_at(const unsigned coding, const unsigned char *row, size_t i)
 {
-	return gpu_code(form, gpu_raw_at(gpu_code_bits(form), row, i));
+	return gpu_code(coding, gpu_raw_at(gpu_code_bits(coding), row, i));
 }
 
 /* Codes as they are read: 1, 2, 4, 8 or 16 bytes, aligned to that. */
@@ -94,29 +94,29 @@ GPU_FN struct gpu_raw gpu_read_raw(const unsigned bytes, const unsigned char *at
 	return r;
 }
 
-GPU_FN bool gpu_is_int8(const unsigned form)
+GPU_FN bool gpu_is_int8(const unsigned coding)
 {
-	return form == GPU_INT8 || form == GPU_SCALED_I8 || form == GPU_SCALED_U8;
+	return coding == GPU_INT8 || coding == GPU_SCALED_I8 || coding == GPU_SCALED_U8;
 }
 
 /* gpu_code of byte i of four, with fewer instructions. */
-GPU_FN float gpu_int8(const unsigned form, uint32_t four, unsigned i)
+GPU_FN float gpu_int8(const unsigned coding, uint32_t four, unsigned i)
 {
-	const uint32_t from_zero = form == GPU_SCALED_U8 ? four : four ^ 0x80808080u;
+	const uint32_t from_zero = coding == GPU_SCALED_U8 ? four : four ^ 0x80808080u;
 
 	return gpu_bits_float(gpu_pick_bytes(from_zero, 0x4b000000u, 0x7440u | i)) - (0x1p23f + 128);
 }
 
 /* x [n]: the first n codes. */
-GPU_FN void gpu_decode(const unsigned form, const unsigned n, const struct gpu_raw r, float *x)
+GPU_FN void gpu_decode(const unsigned coding, const unsigned n, const struct gpu_raw r, float *x)
 {
-	const unsigned bits = gpu_code_bits(form), each = 32 / bits;
+	const unsigned bits = gpu_code_bits(coding), each = 32 / bits;
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < n; i++)
-		x[i] = gpu_is_int8(form) ?
-			       gpu_int8(form, r.w[i / each], i % each) :
-			       gpu_code(form, r.w[i / each] >> bits * (i % each) & 0xffffffffu >> (32 - bits));
+		x[i] = gpu_is_int8(coding) ?
+			       gpu_int8(coding, r.w[i / each], i % each) :
+			       gpu_code(coding, r.w[i / each] >> bits * (i % each) & 0xffffffffu >> (32 - bits));
 }
 
 GPU_FN unsigned gpu_scale_bytes(unsigned dtype)

@@ -41,14 +41,14 @@
 #define MAX_SUMS 64u /* a thread's: keys, heads and lanes */
 #define MAX_VALUES 16u /* a thread's: elements and heads */
 
-GPU_FN unsigned form_of(const bool bf16) /* form of keys and values */
+GPU_FN unsigned coding_of(const bool bf16) /* coding of keys and values */
 {
 	return bf16 ? GPU_BF16 : GPU_F32;
 }
 
 GPU_FN unsigned bytes_of(const bool bf16, const unsigned n)
 {
-	return (unsigned)gpu_codes_bytes(form_of(bf16), n);
+	return (unsigned)gpu_codes_bytes(coding_of(bf16), n);
 }
 
 /* ---- A block's work ---- */
@@ -98,7 +98,7 @@ GPU_FN bool begin_work(const unsigned H, const struct gpu_attend *a, struct atte
 {
 	const struct gpu_row *row = &a->rows[gpu_block_z()];
 	const uint32_t begin = first_seen(row->position, a->window),
-		       block = begin / BLOCK + a->parts.first + gpu_block_y();
+		       block = begin / BLOCK + a->splits.first + gpu_block_y();
 	const uint32_t kv_head = gpu_block_x() / a->groups, first = gpu_block_x() % a->groups * H;
 
 	if (block > row->position / BLOCK)
@@ -307,7 +307,7 @@ GPU_FN void add_keys(const bool bf16, const unsigned K, const unsigned H, const 
 		for (unsigned j = 0; j < K; j++) {
 			const unsigned other = j * (GPU_WARP / 4) * KEY_PIECE + s * bytes_of(bf16, STEP);
 
-			gpu_decode(form_of(bf16), 4, gpu_read_raw(bytes_of(bf16, 4), gpu_shared() + (at ^ other)),
+			gpu_decode(coding_of(bf16), 4, gpu_read_raw(bytes_of(bf16, 4), gpu_shared() + (at ^ other)),
 				   x + 4 * j);
 		}
 		GPU_UNROLL
@@ -457,10 +457,10 @@ GPU_FN void exponentials(const unsigned T, const unsigned H, const struct attend
 			s += score[i * GPU_LANES + gpu_lane() % GPU_LANES];
 		s = gpu_fold_each(s);
 		if (gpu_lane() == 0 && h < w->n_heads) {
-			const size_t to = (size_t)(w->head + h) * w->a->parts.n + gpu_block_y();
+			const size_t to = (size_t)(w->head + h) * w->a->splits.n + gpu_block_y();
 
-			w->a->parts.max[to] = most;
-			w->a->parts.sum[to] = s;
+			w->a->splits.max[to] = most;
+			w->a->splits.sum[to] = s;
 		}
 	}
 }
@@ -476,7 +476,7 @@ GPU_FN void add_values(const bool bf16, const unsigned E, const unsigned N, cons
 
 	GPU_UNROLL
 	for (unsigned u = 0; u < P; u++)
-		gpu_decode(form_of(bf16), E, gpu_read_raw(bytes_of(bf16, E), gpu_shared() + at + u * VALUE_PIECE),
+		gpu_decode(coding_of(bf16), E, gpu_read_raw(bytes_of(bf16, E), gpu_shared() + at + u * VALUE_PIECE),
 			   x + u * E);
 	GPU_UNROLL
 	for (unsigned h = 0; h < N; h++) {
@@ -520,8 +520,8 @@ GPU_FN void store_values(const unsigned E, const unsigned N, const struct attend
 {
 	GPU_UNROLL
 	for (unsigned h = 0; h < N; h++) {
-		float *to = w->a->parts.vector +
-			    ((size_t)(w->head + head + h) * w->a->parts.n + gpu_block_y()) * w->a->v_dim + d;
+		float *to = w->a->splits.vector +
+			    ((size_t)(w->head + head + h) * w->a->splits.n + gpu_block_y()) * w->a->v_dim + d;
 
 		GPU_UNROLL
 		for (unsigned i = 0; i < E; i++)
@@ -751,10 +751,11 @@ GPU_KERNEL(gpu_attend_fold, struct gpu_attend_fold, GPU_FOLD_THREADS)
 {
 	const uint32_t element = gpu_block_x() * GPU_FOLD_THREADS + gpu_thread(),
 		       d = element < a.v_dim ? element : a.v_dim - 1;
-	const size_t head = (size_t)gpu_block_z() * a.n_heads + gpu_block_y(), part = head * a.parts.n;
+	const size_t head = (size_t)gpu_block_z() * a.n_heads + gpu_block_y(), split = head * a.splits.n;
 	const uint32_t position = a.rows[gpu_block_z()].position;
 	const uint32_t all = position / BLOCK - first_seen(position, a.window) / BLOCK + 1;
-	const uint32_t left = all > a.parts.first ? all - a.parts.first : 0, n = left < a.parts.n ? left : a.parts.n;
+	const uint32_t left = all > a.splits.first ? all - a.splits.first : 0,
+		       n = left < a.splits.n ? left : a.splits.n;
 	float *out = a.out + head * a.v_dim + d;
 	struct head h = { LOWEST, 0, 0 };
 
@@ -767,9 +768,9 @@ GPU_KERNEL(gpu_attend_fold, struct gpu_attend_fold, GPU_FOLD_THREADS)
 	for (uint32_t first = 0; first < n; first += GPU_FOLD_THREADS) {
 		struct fold f;
 
-		f.max = a.parts.max + part + first;
-		f.sum = a.parts.sum + part + first;
-		f.vector = (const unsigned char *)(const void *)(a.parts.vector + (part + first) * a.v_dim + d);
+		f.max = a.splits.max + split + first;
+		f.sum = a.splits.sum + split + first;
+		f.vector = (const unsigned char *)(const void *)(a.splits.vector + (split + first) * a.v_dim + d);
 		f.stride = a.v_dim * (uint32_t)sizeof(float);
 		f.n = n - first < GPU_FOLD_THREADS ? n - first : GPU_FOLD_THREADS;
 		f.factor = (gpu_f4 *)(void *)gpu_shared();
@@ -802,15 +803,15 @@ GPU_FN void turn_query(const struct gpu_turn *t, const float *q, const float *co
 }
 
 /* sum[r] += q[i][r] * element e of row `row + i` of kv_b, for i below AHEAD, in order. q: [][R] */
-GPU_FN void add_weights(const unsigned form, const unsigned R, const unsigned AHEAD, const struct gpu_mat *m,
+GPU_FN void add_weights(const unsigned coding, const unsigned R, const unsigned AHEAD, const struct gpu_mat *m,
 			size_t row, uint32_t e, const float *q, float *sum)
 {
 	float w[ABSORB_AHEAD], scale[ABSORB_AHEAD];
 
 	GPU_UNROLL
 	for (unsigned u = 0; u < AHEAD; u++)
-		w[u] = gpu_code_at(form, m->data + (row + u) * m->row_bytes, e);
-	if (gpu_is_scaled(form)) {
+		w[u] = gpu_code_at(coding, m->data + (row + u) * m->row_bytes, e);
+	if (gpu_is_scaled(coding)) {
 		const uint32_t groups = (m->n_in + m->group - 1) / m->group, group = e / m->group;
 
 		GPU_UNROLL
@@ -820,7 +821,7 @@ GPU_FN void add_weights(const unsigned form, const unsigned R, const unsigned AH
 	gpu_sync_warp();
 	GPU_UNROLL
 	for (unsigned u = 0; u < AHEAD; u++) {
-		const float weight = gpu_is_scaled(form) ? w[u] * scale[u] : w[u];
+		const float weight = gpu_is_scaled(coding) ? w[u] * scale[u] : w[u];
 
 		GPU_UNROLL
 		for (unsigned r = 0; r < R; r++)
@@ -829,9 +830,9 @@ GPU_FN void add_weights(const unsigned form, const unsigned R, const unsigned AH
 }
 
 /* A thread has an element of the latent, of R rows. */
-GPU_FN void absorb_of(const unsigned form, const unsigned R, const struct gpu_absorb *a)
+GPU_FN void absorb_of(const unsigned coding, const unsigned R, const struct gpu_absorb *a)
 {
-	const unsigned AHEAD = gpu_is_scaled(form) ? ABSORB_AHEAD / 2 : ABSORB_AHEAD;
+	const unsigned AHEAD = gpu_is_scaled(coding) ? ABSORB_AHEAD / 2 : ABSORB_AHEAD;
 	const uint32_t head = gpu_block_y(), first = gpu_block_z() * R,
 		       n_rows = a->n_rows - first < R ? a->n_rows - first : R;
 	const uint32_t q_dim = a->nope_dim + a->turn.dims, out_dim = a->rank + a->turn.dims;
@@ -861,10 +862,10 @@ GPU_FN void absorb_of(const unsigned form, const unsigned R, const struct gpu_ab
 		gpu_sync();
 		GPU_NO_UNROLL
 		for (; i + AHEAD <= n; i += AHEAD)
-			add_weights(form, R, AHEAD, &a->kv_b, row + i, e, shared + i * R, sum);
+			add_weights(coding, R, AHEAD, &a->kv_b, row + i, e, shared + i * R, sum);
 		GPU_NO_UNROLL
 		for (; i < n; i++)
-			add_weights(form, R, 1, &a->kv_b, row + i, e, shared + i * R, sum);
+			add_weights(coding, R, 1, &a->kv_b, row + i, e, shared + i * R, sum);
 	}
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
@@ -876,30 +877,30 @@ GPU_FN void absorb_of(const unsigned form, const unsigned R, const struct gpu_ab
 			   a->turn.angles + (size_t)(first + r) * a->turn.dims, out + r * out_stride + a->rank);
 }
 
-#define ABSORB(form, rows) \
-	GPU_ROOMY_KERNEL(gpu_absorb_##form##_##rows, struct gpu_absorb, GPU_ABSORB_THREADS) \
+#define ABSORB(coding, rows) \
+	GPU_ROOMY_KERNEL(gpu_absorb_##coding##_##rows, struct gpu_absorb, GPU_ABSORB_THREADS) \
 	{ \
-		absorb_of(form, rows, &a); \
+		absorb_of(coding, rows, &a); \
 	}
-#define FORM(form) ABSORB(form, 1) ABSORB(form, 8)
-#define NAMES(form) \
+#define CODING(coding) ABSORB(coding, 1) ABSORB(coding, 8)
+#define NAMES(coding) \
 	{ \
-		gpu_absorb_##form##_1, gpu_absorb_##form##_8 \
+		gpu_absorb_##coding##_1, gpu_absorb_##coding##_8 \
 	}
 
-FORM(GPU_BF16)
-FORM(GPU_F16)
-FORM(GPU_F32)
-FORM(GPU_E4M3)
-FORM(GPU_E5M2)
-FORM(GPU_SCALED_I8)
-FORM(GPU_SCALED_U8)
-FORM(GPU_SCALED_U4)
-FORM(GPU_SCALED_E2M1)
-FORM(GPU_SCALED_E4M3)
-FORM(GPU_SCALED_E5M2)
+CODING(GPU_BF16)
+CODING(GPU_F16)
+CODING(GPU_F32)
+CODING(GPU_E4M3)
+CODING(GPU_E5M2)
+CODING(GPU_SCALED_I8)
+CODING(GPU_SCALED_U8)
+CODING(GPU_SCALED_U4)
+CODING(GPU_SCALED_E2M1)
+CODING(GPU_SCALED_E4M3)
+CODING(GPU_SCALED_E5M2)
 
-gpu_absorb_fn *const gpu_absorb[GPU_N_FORMS][2] = {
+gpu_absorb_fn *const gpu_absorb[GPU_N_CODINGS][2] = {
 	NAMES(GPU_BF16),	NAMES(GPU_F16),	      NAMES(GPU_F32),	      NAMES(GPU_E4M3),
 	NAMES(GPU_E5M2),	{ NULL, NULL },	      { NULL, NULL },	      NAMES(GPU_SCALED_I8),
 	NAMES(GPU_SCALED_U8),	NAMES(GPU_SCALED_U4), NAMES(GPU_SCALED_E2M1), NAMES(GPU_SCALED_E4M3),

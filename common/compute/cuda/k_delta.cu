@@ -84,15 +84,15 @@ GPU_FN float *lines_of(struct delta_room *m)
 }
 
 /* A block's part of the channels: a key head, and values of its heads. */
-struct delta_part {
+struct delta_channels {
 	unsigned key, first_value, values;
 	bool keys; /* queries and keys are written by this block */
 };
 
-GPU_FN struct delta_part part_of(const struct gpu_delta *a, unsigned head)
+GPU_FN struct delta_channels channels_of(const struct gpu_delta *a, unsigned head)
 {
 	const unsigned group = a->n_heads / a->n_key_heads;
-	struct delta_part p;
+	struct delta_channels p;
 
 	p.key = head / group;
 	p.first_value = head * a->v_dim;
@@ -101,18 +101,18 @@ GPU_FN struct delta_part part_of(const struct gpu_delta *a, unsigned head)
 	return p;
 }
 
-GPU_FN unsigned width_of(const struct gpu_delta *a, const struct delta_part *p)
+GPU_FN unsigned width_of(const struct gpu_delta *a, const struct delta_channels *p)
 {
 	return 2 * a->k_dim + p->values;
 }
 
-GPU_FN unsigned line_of(const struct gpu_delta *a, const struct delta_part *p)
+GPU_FN unsigned line_of(const struct gpu_delta *a, const struct delta_channels *p)
 {
 	return (width_of(a, p) + 3) / 4 * 4;
 }
 
 /* Channel of element i of a line. */
-GPU_FN unsigned channel_of(const struct gpu_delta *a, const struct delta_part *p, unsigned i)
+GPU_FN unsigned channel_of(const struct gpu_delta *a, const struct delta_channels *p, unsigned i)
 {
 	const unsigned k = a->k_dim, keys = a->n_key_heads * k;
 
@@ -166,14 +166,14 @@ GPU_FN unsigned find_rows(const struct gpu_delta *a, uint32_t *index, uint32_t *
 #define EACH 4u /* elements of a thread at a time, whose loads are under way together */
 
 /* Element i of n lines. */
-struct delta_place {
+struct delta_element {
 	unsigned row, at, channel;
 };
 
-GPU_FN struct delta_place place_of(const struct gpu_delta *a, const struct delta_part *p, unsigned i)
+GPU_FN struct delta_element element_of(const struct gpu_delta *a, const struct delta_channels *p, unsigned i)
 {
 	const unsigned width = width_of(a, p);
-	struct delta_place x;
+	struct delta_element x;
 
 	x.row = i / width;
 	x.at = i % width;
@@ -182,21 +182,21 @@ GPU_FN struct delta_place place_of(const struct gpu_delta *a, const struct delta
 }
 
 /* silu of the convolution, the oldest tap first. */
-GPU_FN void convolve(const struct gpu_delta *a, const struct delta_part *p, const uint32_t *index, unsigned t,
+GPU_FN void convolve(const struct gpu_delta *a, const struct delta_channels *p, const uint32_t *index, unsigned t,
 		     unsigned n, float *lines)
 {
 	const unsigned all = n * width_of(a, p), line = line_of(a, p);
 	const int before = (int)a->taps - 1;
 
 	for (unsigned begin = gpu_thread(); begin < all; begin += EACH * THREADS) {
-		struct delta_place x[EACH];
+		struct delta_element x[EACH];
 		float sum[EACH];
 
 		GPU_UNROLL
 		for (unsigned e = 0; e < EACH; e++) {
 			const unsigned i = begin + e * THREADS;
 
-			x[e] = place_of(a, p, i < all ? i : begin);
+			x[e] = element_of(a, p, i < all ? i : begin);
 			sum[e] = 0;
 		}
 		GPU_UNROLL_N(2)
@@ -215,8 +215,8 @@ GPU_FN void convolve(const struct gpu_delta *a, const struct delta_part *p, cons
 
 /* Lines of rows [t, t + n), n from 1 to ROWS, after convolution and with lengths; and mixed. All threads; it ends with
  * a barrier. */
-GPU_FN void mix_rows(const struct gpu_delta *a, struct delta_room *m, const struct delta_part *p, const uint32_t *index,
-		     unsigned t, unsigned n)
+GPU_FN void mix_rows(const struct gpu_delta *a, struct delta_room *m, const struct delta_channels *p,
+		     const uint32_t *index, unsigned t, unsigned n)
 {
 	const unsigned line = line_of(a, p), k = a->k_dim, half = gpu_thread() / GPU_LANES;
 	float *lines = lines_of(m), sum;
@@ -229,7 +229,7 @@ GPU_FN void mix_rows(const struct gpu_delta *a, struct delta_room *m, const stru
 		m->by[half] = (half % 2 == 0 ? 1 / sqrtf((float)k) : 1) / sqrtf(gpu_canonical(sum) + L2_EPS);
 	gpu_sync();
 	for (unsigned i = gpu_thread(); i < n * width_of(a, p); i += THREADS) {
-		const struct delta_place x = place_of(a, p, i);
+		const struct delta_element x = element_of(a, p, i);
 		float *u = &lines[x.row * line + x.at];
 
 		if (x.at < 2 * k)
@@ -242,19 +242,19 @@ GPU_FN void mix_rows(const struct gpu_delta *a, struct delta_room *m, const stru
 static_assert(THREADS / GPU_LANES == 2 * ROWS, "mix_rows");
 
 /* The channels that the next rows' convolutions will see. */
-GPU_FN void keep_channels(const struct gpu_delta *a, const struct delta_part *p, const uint32_t *index, unsigned n)
+GPU_FN void keep_channels(const struct gpu_delta *a, const struct delta_channels *p, const uint32_t *index, unsigned n)
 {
 	const unsigned kept = a->taps - 1, all = kept * width_of(a, p);
 
 	for (unsigned begin = gpu_thread(); begin < all; begin += EACH * THREADS) {
-		struct delta_place x[EACH];
+		struct delta_element x[EACH];
 		float u[EACH];
 
 		GPU_UNROLL
 		for (unsigned e = 0; e < EACH; e++) {
 			const unsigned i = begin + e * THREADS;
 
-			x[e] = place_of(a, p, i < all ? i : begin);
+			x[e] = element_of(a, p, i < all ? i : begin);
 			u[e] = row_of(a, index, (int)(n + x[e].row) - (int)kept)[x[e].channel];
 		}
 		GPU_UNROLL
@@ -437,7 +437,7 @@ GPU_FN void few(const struct gpu_delta *a, const bool fixed)
 {
 	struct delta_room *m = (struct delta_room *)(void *)gpu_shared();
 	const unsigned head = gpu_block_x(), t = gpu_thread() % ROWS, which = gpu_thread() / ROWS;
-	const struct delta_part p = part_of(a, head);
+	const struct delta_channels p = channels_of(a, head);
 	const unsigned line = line_of(a, &p);
 	float s[K];
 	unsigned n;
@@ -493,11 +493,11 @@ GPU_KERNEL(gpu_delta_find, struct gpu_delta, GPU_DELTA_FIND_THREADS)
 GPU_KERNEL(gpu_delta_mix, struct gpu_delta, GPU_DELTA_THREADS)
 {
 	const unsigned n = *a.n_found, t = gpu_block_y() * a.at_once, group = a.n_heads / a.n_key_heads;
-	struct delta_part p;
+	struct delta_channels p;
 
 	if (t >= n)
 		return;
-	p = part_of(&a, gpu_block_x() * group);
+	p = channels_of(&a, gpu_block_x() * group);
 	p.values *= group;
 	mix_rows(&a, (struct delta_room *)(void *)gpu_shared(), &p, a.index, t, n - t < a.at_once ? n - t : a.at_once);
 }
@@ -506,22 +506,22 @@ GPU_ROOMY_KERNEL(gpu_delta_recur_any, struct gpu_delta, GPU_DELTA_THREADS)
 {
 	struct delta_room *m = (struct delta_room *)(void *)gpu_shared();
 	const unsigned head = gpu_block_x(), n = *a.n_found, which = gpu_thread() / ROWS;
-	const struct delta_part p = part_of(&a, head);
+	const struct delta_channels p = channels_of(&a, head);
 	const unsigned line = line_of(&a, &p), width = width_of(&a, &p);
 	float *lines = lines_of(m);
 
-	for (unsigned t = 0, part; t < n; t += part) {
-		part = n - t < a.at_once ? n - t : a.at_once;
-		if (which < 2 && gpu_thread() % ROWS < part)
+	for (unsigned t = 0, some; t < n; t += some) {
+		some = n - t < a.at_once ? n - t : a.at_once;
+		if (which < 2 && gpu_thread() % ROWS < some)
 			m->gate[which][gpu_thread() % ROWS] =
 				gate_of(&a, a.index[t + gpu_thread() % ROWS], which, head);
-		for (unsigned i = gpu_thread(); i < part * width; i += THREADS)
+		for (unsigned i = gpu_thread(); i < some * width; i += THREADS)
 			lines[i / width * line + i % width] =
 				a.mixed[(size_t)(t + i / width) * a.channels + channel_of(&a, &p, i % width)];
 		gpu_sync();
-		any_rows(&a, m, lines, line, head, t, part);
+		any_rows(&a, m, lines, line, head, t, some);
 		for (unsigned column = gpu_thread(); column < a.v_dim; column += THREADS)
-			for (unsigned r = 0; r < part; r++)
+			for (unsigned r = 0; r < some; r++)
 				a.y[((size_t)a.index[t + r] * a.n_heads + head) * a.v_dim + column] =
 					lines[r * line + 2 * a.k_dim + column];
 		gpu_sync();
@@ -554,7 +554,7 @@ GPU_FN uint32_t index_ahead(const struct gpu_delta *a, unsigned t, unsigned n)
 GPU_FN void read_ahead(const struct gpu_delta *a, unsigned head, unsigned column, unsigned t, unsigned n,
 		       uint32_t index, struct delta_ahead *x)
 {
-	const struct delta_part p = part_of(a, head);
+	const struct delta_channels p = channels_of(a, head);
 	const float *from = a->mixed + (size_t)t * a->channels;
 	const unsigned q = channel_of(a, &p, gpu_thread()), k = channel_of(a, &p, K + gpu_thread());
 	const unsigned v = column < a->v_dim ? channel_of(a, &p, 2 * K + column) : q;
@@ -627,7 +627,7 @@ GPU_FN void all_rows(const struct gpu_delta *a, unsigned head, unsigned column, 
 GPU_KERNEL(gpu_delta_recur_fixed, struct gpu_delta, GPU_DELTA_THREADS)
 {
 	const unsigned head = gpu_block_x(), column = gpu_block_y() * THREADS + gpu_thread(), n = *a.n_found;
-	const struct delta_part p = part_of(&a, head);
+	const struct delta_channels p = channels_of(&a, head);
 	float s[K];
 
 	if (n > 0) {

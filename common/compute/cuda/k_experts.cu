@@ -45,23 +45,23 @@ GPU_FN uint32_t tiles_in(const struct gpu_sort *a, uint32_t begin, uint32_t end)
 {
 	uint32_t n = 0;
 
-	for (uint32_t at = begin, part; at < end; at = part) {
-		part = (at / a->together + 1) * a->together;
-		part = part < end ? part : end;
-		n += (part - at + a->rows - 1) / a->rows;
+	for (uint32_t at = begin, cut; at < end; at = cut) {
+		cut = (at / a->together + 1) * a->together;
+		cut = cut < end ? cut : end;
+		n += (cut - at + a->rows - 1) / a->rows;
 	}
 	return n;
 }
 
 GPU_FN void put_tiles(const struct gpu_sort *a, uint32_t expert, uint32_t begin, uint32_t end, struct gpu_tile *tile)
 {
-	for (uint32_t at = begin, part; at < end; at = part) {
-		part = (at / a->together + 1) * a->together;
-		part = part < end ? part : end;
-		for (uint32_t i = at; i < part; i += a->rows, tile++) {
+	for (uint32_t at = begin, cut; at < end; at = cut) {
+		cut = (at / a->together + 1) * a->together;
+		cut = cut < end ? cut : end;
+		for (uint32_t i = at; i < cut; i += a->rows, tile++) {
 			tile->expert = expert;
 			tile->first = i;
-			tile->n = part - i < a->rows ? part - i : a->rows;
+			tile->n = cut - i < a->rows ? cut - i : a->rows;
 		}
 	}
 }
@@ -181,13 +181,13 @@ GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 struct few_room { /* in shared memory, aligned to 16 */
 	uint32_t key
 		[GPU_SORT_FEW]; /* expert * GPU_SORT_FEW + pair: all are different, and their order is the result's */
-	uint32_t starts[GPU_SORT_FEW]; /* by place: a tile begins there */
-	uint32_t tiles[FEW_WARPS], faults[FEW_WARPS]; /* bits, of places and of pairs */
+	uint32_t starts[GPU_SORT_FEW]; /* by position: a tile begins there */
+	uint32_t tiles[FEW_WARPS], faults[FEW_WARPS]; /* bits, of positions and of pairs */
 };
 
 /* Where a pair comes to stand. */
 struct sorted {
-	uint32_t begin, place, end; /* its expert's run; its own place */
+	uint32_t begin, position, end; /* its expert's run; its own position */
 	bool twice; /* the row has chosen the expert before */
 };
 
@@ -205,22 +205,22 @@ GPU_FN struct sorted sorted_of(const struct gpu_sort *a, const struct few_room *
 		for (unsigned j = 0; j < 4; j++) {
 			s.begin += key[j] < first;
 			before_row += key[j] < row;
-			s.place += key[j] < mine;
+			s.position += key[j] < mine;
 			s.end += key[j] < first + GPU_SORT_FEW;
 		}
 	}
-	s.twice = s.place != before_row;
+	s.twice = s.position != before_row;
 	return s;
 }
 
-/* Tiles that begin before a place. */
-GPU_FN uint32_t tiles_before(const struct few_room *m, uint32_t place)
+/* Tiles that begin before a position. */
+GPU_FN uint32_t tiles_before(const struct few_room *m, uint32_t position)
 {
 	uint32_t n = 0;
 
 	GPU_UNROLL
 	for (unsigned w = 0; w < FEW_WARPS; w++) {
-		const uint32_t at = w * GPU_WARP, some = place < at ? 0 : place - at;
+		const uint32_t at = w * GPU_WARP, some = position < at ? 0 : position - at;
 
 		n += gpu_popcount(some < GPU_WARP ? m->tiles[w] & ((1u << some) - 1) : m->tiles[w]);
 	}
@@ -233,7 +233,7 @@ GPU_FN bool sort_few(const struct gpu_sort *a, struct few_room *m, uint32_t expe
 {
 	const uint32_t pairs = a->n_rows * a->top_k, i = gpu_thread();
 	struct sorted s = { 0, 0, 0, false };
-	uint32_t part, part_end, bad, index;
+	uint32_t cut, next_cut, bad, index;
 	bool starts;
 
 	m->key[i] = i < pairs ? expert * GPU_SORT_FEW + i : UINT32_MAX;
@@ -241,12 +241,12 @@ GPU_FN bool sort_few(const struct gpu_sort *a, struct few_room *m, uint32_t expe
 	if (i < pairs)
 		s = sorted_of(a, m, expert, i);
 	/* A run is cut where a round of `together` pairs ends, and each part from its beginning. */
-	part = s.place / a->together * a->together;
-	part_end = part + a->together < s.end ? part + a->together : s.end;
-	part = part > s.begin ? part : s.begin;
-	starts = (s.place - part) % a->rows == 0;
+	cut = s.position / a->together * a->together;
+	next_cut = cut + a->together < s.end ? cut + a->together : s.end;
+	cut = cut > s.begin ? cut : s.begin;
+	starts = (s.position - cut) % a->rows == 0;
 	if (i < pairs)
-		m->starts[s.place] = starts;
+		m->starts[s.position] = starts;
 	bad = gpu_ballot(i < pairs && (expert >= a->n_experts || s.twice));
 	gpu_sync();
 	index = gpu_ballot(i < pairs && m->starts[i] != 0);
@@ -261,16 +261,16 @@ GPU_FN bool sort_few(const struct gpu_sort *a, struct few_room *m, uint32_t expe
 		bad |= m->faults[w];
 	if (bad != 0)
 		return false;
-	index = tiles_before(m, s.place);
+	index = tiles_before(m, s.position);
 	if (i < pairs) {
-		a->pair[s.place] = i;
+		a->pair[s.position] = i;
 		if (starts) {
 			a->tile[index].expert = expert;
-			a->tile[index].first = s.place;
-			a->tile[index].n = part_end - s.place < a->rows ? part_end - s.place : a->rows;
+			a->tile[index].first = s.position;
+			a->tile[index].n = next_cut - s.position < a->rows ? next_cut - s.position : a->rows;
 		}
-		if (s.place % a->together == 0)
-			a->tiles_before[s.place / a->together] = index;
+		if (s.position % a->together == 0)
+			a->tiles_before[s.position / a->together] = index;
 	}
 	if (i == 0)
 		a->tiles_before[(pairs + a->together - 1) / a->together] = tiles_before(m, pairs);
@@ -294,7 +294,8 @@ size_t gpu_sort_shared(bool few)
 	return few ? sizeof(struct few_room) : SUMS * sizeof(uint32_t) + CHUNK * sizeof(uint16_t);
 }
 
-/* The pair that grid.y names. *at: its place among the sorted ones; *pair: row * top_k + rank. False: there is none. */
+/* The pair that grid.y names. *at: its position among the sorted ones; *pair: row * top_k + rank. False: there is
+ * none. */
 GPU_FN bool find_pair(const struct gpu_expert_rows *a, uint32_t *at, uint32_t *pair, const struct gpu_expert **expert)
 {
 	uint32_t index, r, e;

@@ -52,7 +52,7 @@ GPU_KERNEL(gpu_merge_planes, struct gpu_merge_planes, GPU_PLANES_THREADS)
 	const uint32_t begin = gpu_block_y() * a.chunk_rows, block = a.first_block + gpu_block_x();
 	const uint32_t rows = a.n_rows - begin < a.chunk_rows ? a.n_rows - begin : a.chunk_rows;
 	uint32_t word[GPU_PLANES_WORDS], first, weights;
-	uint64_t place;
+	uint64_t offset;
 	bool aligned;
 
 	if (!gpu_planes_span(rows * a.row, a.row, block, &first, &weights))
@@ -65,9 +65,9 @@ GPU_KERNEL(gpu_merge_planes, struct gpu_merge_planes, GPU_PLANES_THREADS)
 			*b = found;
 	}
 	gpu_sync();
-	place = (uint64_t)begin * a.row + first;
-	aligned = (uintptr_t)(a.to + place) % 16 == 0;
-	gpu_planes_decode(b, a.sm + place, gpu_shared(), word);
+	offset = (uint64_t)begin * a.row + first;
+	aligned = (uintptr_t)(a.to + offset) % 16 == 0;
+	gpu_planes_decode(b, a.sm + offset, gpu_shared(), word);
 	gpu_sync();
 	gpu_planes_store(gpu_shared(), word);
 	gpu_sync();
@@ -79,12 +79,12 @@ GPU_KERNEL(gpu_merge_planes, struct gpu_merge_planes, GPU_PLANES_THREADS)
 		const uint32_t w[4] = { v.x, v.y, v.z, v.w };
 
 		if (aligned && 8 * unit + 8 <= weights) {
-			gpu_store_16(a.to + place + 8 * unit, v);
+			gpu_store_16(a.to + offset + 8 * unit, v);
 			continue;
 		}
 		GPU_UNROLL
 		for (unsigned k = 0; k < 8; k++)
 			if (8 * unit + k < weights)
-				a.to[place + 8 * unit + k] = (uint16_t)(w[k / 2] >> 16 * (k % 2));
+				a.to[offset + 8 * unit + k] = (uint16_t)(w[k / 2] >> 16 * (k % 2));
 	}
 }

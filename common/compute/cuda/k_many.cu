@@ -48,7 +48,8 @@ struct many_source {
 	const unsigned char *row;
 	const float *x;
 	size_t scale; /* published: the row's first one */
-	uint32_t n_in, form, bits, at, x_at; /* at: column of the thread's weights in a stage; x_at: of its run of x */
+	uint32_t n_in, coding, bits, at,
+		x_at; /* at: column of the thread's weights in a stage; x_at: of its run of x */
 	bool in_runs, x_in_runs; /* a whole run is aligned to its size */
 };
 
@@ -62,11 +63,11 @@ struct brought {
 GPU_FN void begin_source(struct many_source *s, const struct gpu_mat *m, uint32_t out, const float *x)
 {
 	s->m = m;
-	s->form = m->form;
-	s->bits = gpu_code_bits(m->form);
+	s->coding = m->coding;
+	s->bits = gpu_code_bits(m->coding);
 	s->n_in = m->n_in;
 	s->row = m->data + out * m->row_bytes;
-	s->scale = gpu_is_scaled(m->form) ? (size_t)out * ((m->n_in + m->group - 1) / m->group) : 0;
+	s->scale = gpu_is_scaled(m->coding) ? (size_t)out * ((m->n_in + m->group - 1) / m->group) : 0;
 	s->x = x;
 	s->at = gpu_thread() % (COLUMNS / OWN) * OWN;
 	s->x_at = gpu_thread() % (COLUMNS / RUN) * RUN;
@@ -107,7 +108,7 @@ GPU_FN void bring(const struct many_source *s, uint32_t k, struct brought *b)
 	case 4: read_runs(4, s, at, b); break;
 	default: read_runs(32, s, at, b);
 	}
-	b->scale = gpu_is_scaled(s->form) && at < s->n_in ? gpu_scale_at(s->m, s->scale + at / s->m->group) : 1;
+	b->scale = gpu_is_scaled(s->coding) && at < s->n_in ? gpu_scale_at(s->m, s->scale + at / s->m->group) : 1;
 	if (s->x_in_runs && x + RUN <= s->n_in) {
 		const gpu_f4 v = gpu_load_f4(s->x + x);
 
@@ -129,15 +130,15 @@ GPU_FN void store_run(float *at, const float *v)
 
 /* The values of the thread's weights, of which `left` are before the row's end. Those behind it are -0, which adds
  * nothing: -0 times 0 is -0, and the sum of that and any number is the number, be it 0 or -0. */
-GPU_FN void store_weights(const unsigned form, const struct brought *b, uint32_t left, float *to)
+GPU_FN void store_weights(const unsigned coding, const struct brought *b, uint32_t left, float *to)
 {
 	GPU_UNROLL
 	for (unsigned i = 0; i < RUNS; i++) {
 		float w[RUN];
 
-		gpu_decode(form, RUN, b->code[i], w);
+		gpu_decode(coding, RUN, b->code[i], w);
 		GPU_UNROLL
-		for (unsigned n = 0; gpu_is_scaled(form) && n < RUN; n++)
+		for (unsigned n = 0; gpu_is_scaled(coding) && n < RUN; n++)
 			w[n] *= b->scale;
 		if (left < OWN) {
 			GPU_UNROLL
@@ -155,7 +156,7 @@ GPU_FN void store(const struct many_source *s, uint32_t k, const struct brought 
 	const uint32_t at = k + s->at, left = at < s->n_in ? s->n_in - at : 0;
 	float *const w = stage + s->at / GPU_LANES * W_STEP + own_out() * GPU_LANES + s->at % GPU_LANES;
 
-	switch (s->form) {
+	switch (s->coding) {
 	case GPU_BF16: store_weights(GPU_BF16, b, left, w); break;
 	case GPU_F16: store_weights(GPU_F16, b, left, w); break;
 	case GPU_F32: store_weights(GPU_F32, b, left, w); break;
@@ -252,7 +253,7 @@ GPU_FN float end_sum(const float *sum, const struct gpu_mat *m, uint32_t out)
 {
 	const float y = gpu_fold_apart(sum, LANES, GPU_WARP * LANES / GPU_LANES);
 
-	return gpu_canonical(m->form == GPU_INT8 ? y * m->scale[out] : y);
+	return gpu_canonical(m->coding == GPU_INT8 ? y * m->scale[out] : y);
 }
 
 /* i, or the last one of n: of those behind it threads bring the last one again, and store nothing. */

@@ -396,7 +396,7 @@ GPU_FN void find_expert(const unsigned R, const struct gpu_expert_products *a, c
 	const size_t in_round = (size_t)(tile->first - a->first) * a->intermediate;
 
 	t->n = 0;
-	if (m->form != GPU_PLANES)
+	if (m->coding != GPU_PLANES)
 		return;
 	find_outputs(t, m->data, m->coded, m->chunk_at, &m->chunks, m->n_out, m->n_in,
 		     gpu_block_y() - (up ? a->planes_blocks : 0));

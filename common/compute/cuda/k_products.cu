@@ -30,136 +30,136 @@
 
 /* Lanes of an output that a thread has. With four it reads four codes of a byte at once, but x serves one output only:
  * so for one row. */
-GPU_FN unsigned lanes_of(const unsigned form, const unsigned R)
+GPU_FN unsigned lanes_of(const unsigned coding, const unsigned R)
 {
-	return R == 1 && form != GPU_NF4 && gpu_code_bits(form) == 8 ? MOST_LANES : SUMS / MOST_OUTS;
+	return R == 1 && coding != GPU_NF4 && gpu_code_bits(coding) == 8 ? MOST_LANES : SUMS / MOST_OUTS;
 }
 
 /* Outputs of a thread; they are slots_of apart. */
-GPU_FN unsigned outs_of(const unsigned form, const unsigned R)
+GPU_FN unsigned outs_of(const unsigned coding, const unsigned R)
 {
-	return SUMS / lanes_of(form, R);
+	return SUMS / lanes_of(coding, R);
 }
 
 /* Threads of an output. */
-GPU_FN unsigned share_of(const unsigned form, const unsigned R)
+GPU_FN unsigned share_of(const unsigned coding, const unsigned R)
 {
-	return GPU_LANES / lanes_of(form, R);
+	return GPU_LANES / lanes_of(coding, R);
 }
 
 /* Threads of neighbouring outputs are neighbours: they read the same x, which shared memory answers at once. */
-GPU_FN unsigned slots_of(const unsigned form, const unsigned R)
+GPU_FN unsigned slots_of(const unsigned coding, const unsigned R)
 {
-	return GPU_WARP / share_of(form, R);
+	return GPU_WARP / share_of(coding, R);
 }
 
 /* The thread's place among those of an output. */
-GPU_FN unsigned place_of(const unsigned form, const unsigned R)
+GPU_FN unsigned share_index(const unsigned coding, const unsigned R)
 {
-	return gpu_lane() / slots_of(form, R);
+	return gpu_lane() / slots_of(coding, R);
 }
 
 /* Its output j of the warp's. */
-GPU_FN unsigned out_of(const unsigned form, const unsigned R, unsigned j)
+GPU_FN unsigned out_of(const unsigned coding, const unsigned R, unsigned j)
 {
-	return gpu_lane() % slots_of(form, R) + j * slots_of(form, R);
+	return gpu_lane() % slots_of(coding, R) + j * slots_of(coding, R);
 }
 
 /* Weights of a row whose lanes are read together. */
-GPU_FN unsigned step_of(const unsigned form)
+GPU_FN unsigned step_of(const unsigned coding)
 {
-	return form == GPU_NF4 ? NF4_PIECE : GPU_LANES;
+	return coding == GPU_NF4 ? NF4_PIECE : GPU_LANES;
 }
 
 /* Bytes of n weights, which are whole ones. */
-GPU_FN size_t bytes_of(const unsigned form, size_t n)
+GPU_FN size_t bytes_of(const unsigned coding, size_t n)
 {
-	return form == GPU_NF4 ? n / 2 : gpu_codes_bytes(form, n);
+	return coding == GPU_NF4 ? n / 2 : gpu_codes_bytes(coding, n);
 }
 
-GPU_FN unsigned step_bytes(const unsigned form)
+GPU_FN unsigned step_bytes(const unsigned coding)
 {
-	return (unsigned)bytes_of(form, step_of(form));
+	return (unsigned)bytes_of(coding, step_of(coding));
 }
 
 /* Bytes of a step that one thread reads. */
-GPU_FN unsigned own_bytes(const unsigned form, const unsigned R)
+GPU_FN unsigned own_bytes(const unsigned coding, const unsigned R)
 {
-	return step_bytes(form) / share_of(form, R);
+	return step_bytes(coding) / share_of(coding, R);
 }
 
 /* Columns of a piece. */
-GPU_FN unsigned columns_of(const unsigned form)
+GPU_FN unsigned columns_of(const unsigned coding)
 {
-	return PIECE / step_bytes(form) * step_of(form);
+	return PIECE / step_bytes(coding) * step_of(coding);
 }
 
 /* Pieces of a row that are copied and waited for together, a stage: two where one is little work. */
-GPU_FN unsigned pieces_of(const unsigned form, const unsigned R)
+GPU_FN unsigned pieces_of(const unsigned coding, const unsigned R)
 {
-	return R == 1 && form != GPU_NF4 && !gpu_is_scaled(form) ? 2 : 1;
+	return R == 1 && coding != GPU_NF4 && !gpu_is_scaled(coding) ? 2 : 1;
 }
 
-GPU_FN unsigned stage_columns(const unsigned form, const unsigned R)
+GPU_FN unsigned stage_columns(const unsigned coding, const unsigned R)
 {
-	return pieces_of(form, R) * columns_of(form);
+	return pieces_of(coding, R) * columns_of(coding);
 }
 
 /* Groups of 64 of a stage of a row. */
-GPU_FN unsigned stage_groups(const unsigned form, const unsigned R)
+GPU_FN unsigned stage_groups(const unsigned coding, const unsigned R)
 {
-	return form == GPU_NF4 ? stage_columns(form, R) / GROUP : 0;
+	return coding == GPU_NF4 ? stage_columns(coding, R) / GROUP : 0;
 }
 
 /* Bytes of a row of x. */
-GPU_FN unsigned x_bytes(const unsigned form, const unsigned R)
+GPU_FN unsigned x_bytes(const unsigned coding, const unsigned R)
 {
-	return form == GPU_NF4 ? GPU_ROUNDED_BYTES : stage_columns(form, R) * (unsigned)sizeof(float);
+	return coding == GPU_NF4 ? GPU_ROUNDED_BYTES : stage_columns(coding, R) * (unsigned)sizeof(float);
 }
 
 /* Whether the ring has x of R rows. */
-GPU_FN bool has_x(const unsigned form, const unsigned R)
+GPU_FN bool has_x(const unsigned coding, const unsigned R)
 {
-	return form == GPU_NF4 || R * x_bytes(form, R) <= MOST_X;
+	return coding == GPU_NF4 || R * x_bytes(coding, R) <= MOST_X;
 }
 
 /* A stage: of each warp pieces of weights of all outputs, one piece after the other; x; of each warp scales of
  * groups. */
-GPU_FN unsigned weights_bytes(const unsigned form, const unsigned R)
+GPU_FN unsigned weights_bytes(const unsigned coding, const unsigned R)
 {
-	return pieces_of(form, R) * WARP_OUTS * PIECE;
+	return pieces_of(coding, R) * WARP_OUTS * PIECE;
 }
 
-GPU_FN unsigned x_begins(const unsigned form, const unsigned R)
+GPU_FN unsigned x_begins(const unsigned coding, const unsigned R)
 {
-	return WARPS * weights_bytes(form, R);
+	return WARPS * weights_bytes(coding, R);
 }
 
-GPU_FN unsigned scales_begin(const unsigned form, const unsigned R)
+GPU_FN unsigned scales_begin(const unsigned coding, const unsigned R)
 {
-	return x_begins(form, R) + (has_x(form, R) ? R * x_bytes(form, R) : 0);
+	return x_begins(coding, R) + (has_x(coding, R) ? R * x_bytes(coding, R) : 0);
 }
 
 /* Words of an output's scales: floats of groups of 64, or published ones as they are. */
-GPU_FN unsigned stage_scales(const unsigned form, const unsigned R)
+GPU_FN unsigned stage_scales(const unsigned coding, const unsigned R)
 {
-	return gpu_is_scaled(form) ? share_of(form, R) : stage_groups(form, R);
+	return gpu_is_scaled(coding) ? share_of(coding, R) : stage_groups(coding, R);
 }
 
-GPU_FN unsigned scales_bytes(const unsigned form, const unsigned R)
+GPU_FN unsigned scales_bytes(const unsigned coding, const unsigned R)
 {
-	return WARP_OUTS * stage_scales(form, R) * (unsigned)sizeof(float);
+	return WARP_OUTS * stage_scales(coding, R) * (unsigned)sizeof(float);
 }
 
-GPU_FN unsigned stage_bytes(const unsigned form, const unsigned R)
+GPU_FN unsigned stage_bytes(const unsigned coding, const unsigned R)
 {
-	return scales_begin(form, R) + WARPS * scales_bytes(form, R);
+	return scales_begin(coding, R) + WARPS * scales_bytes(coding, R);
 }
 
 /* Stages of a ring; where copies are waited for, one ahead is enough. */
-GPU_FN unsigned stages_of(const unsigned form, const unsigned R)
+GPU_FN unsigned stages_of(const unsigned coding, const unsigned R)
 {
-	const unsigned n = RING / stage_bytes(form, R);
+	const unsigned n = RING / stage_bytes(coding, R);
 
 	return GPU_SINCE_80(n < MOST_STAGES ? n : MOST_STAGES, 2u);
 }
@@ -194,9 +194,9 @@ GPU_FN uint32_t real_output(const struct outputs *t, uint32_t i)
 	return i < t->n_out ? i : t->n_out - 1;
 }
 
-GPU_FN uint32_t output_of(const unsigned form, const unsigned R, const struct outputs *t, unsigned j)
+GPU_FN uint32_t output_of(const unsigned coding, const unsigned R, const struct outputs *t, unsigned j)
 {
-	return t->first + (t->second != NULL ? 0 : j * slots_of(form, R));
+	return t->first + (t->second != NULL ? 0 : j * slots_of(coding, R));
 }
 
 /* Row i of the warp's. */
@@ -226,16 +226,16 @@ GPU_FN void read_x(const unsigned lanes, const bool in_ring, const float *ring, 
 }
 
 /* sum[r][j][i] += w[j][i] * x[r][k + i]. in_ring: x is the thread's of that column in the ring; else it is not used. */
-GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
+GPU_FN void add(const unsigned coding, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
 		const float *x, const float *w, float *sum)
 {
-	const unsigned lanes = lanes_of(form, R);
+	const unsigned lanes = lanes_of(coding, R);
 
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		float by[MOST_LANES];
 
-		read_x(lanes, in_ring, x + r * stage_columns(form, R), t->x[r] + k, by);
+		read_x(lanes, in_ring, x + r * stage_columns(coding, R), t->x[r] + k, by);
 		GPU_UNROLL
 		for (unsigned n = 0; n < SUMS; n++)
 			sum[r * SUMS + n] = fmaf(w[n], by[n % lanes], sum[r * SUMS + n]);
@@ -244,22 +244,22 @@ GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, 
 
 /* ---- Scales ---- */
 
-GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct outputs *t, struct products_sums *s)
+GPU_FN void begin_sums(const unsigned coding, const unsigned R, const struct outputs *t, struct products_sums *s)
 {
-	const uint32_t group = gpu_is_scaled(form) ? t->m->group : 1, groups = (t->n_in + group - 1) / group;
+	const uint32_t group = gpu_is_scaled(coding) ? t->m->group : 1, groups = (t->n_in + group - 1) / group;
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < R * SUMS; i++)
 		s->sum[i] = 0;
 	s->until = s->shared = 0;
-	if (!gpu_is_scaled(form))
+	if (!gpu_is_scaled(coding))
 		return;
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++)
-		s->next[j] = (size_t)real_output(t, output_of(form, R, t, j)) * groups;
+	for (unsigned j = 0; j < outs_of(coding, R); j++)
+		s->next[j] = (size_t)real_output(t, output_of(coding, R, t, j)) * groups;
 	s->divisor = t->m->divisor != NULL ? *t->m->divisor : 1;
-	if (columns_of(form) % group == 0 && columns_of(form) / group <= share_of(form, R))
-		s->shared = columns_of(form) / group;
+	if (columns_of(coding) % group == 0 && columns_of(coding) / group <= share_of(coding, R))
+		s->shared = columns_of(coding) / group;
 }
 
 /* A scale as it is stored. */
@@ -271,13 +271,13 @@ GPU_FN float read_scale(const struct outputs *t, const struct products_sums *s, 
 }
 
 /* Before column k. */
-GPU_FN void need_scales(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
+GPU_FN void need_scales(const unsigned coding, const unsigned R, const struct outputs *t, size_t k,
 			struct products_sums *s)
 {
-	if (!gpu_is_scaled(form) || k < s->until)
+	if (!gpu_is_scaled(coding) || k < s->until)
 		return;
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++)
+	for (unsigned j = 0; j < outs_of(coding, R); j++)
 		s->scale[j] = read_scale(
 			t, s, (const char *)t->m->scales + s->next[j]++ * gpu_scale_bytes(t->m->scale_dtype));
 	s->until += t->m->group;
@@ -291,29 +291,29 @@ GPU_FN const float *group_scale(const struct outputs *t, uint32_t i, size_t k)
 
 /* ---- Steps ---- */
 
-/* A step of weights from column k on; code[j]: where the thread's begin. scale [outputs], if the form is scaled. */
-GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
+/* A step of weights from column k on; code[j]: where the thread's begin. scale [outputs], if the coding is scaled. */
+GPU_FN void add_step(const unsigned coding, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
 		     const float *x, const unsigned char *const *code, const float *scale, struct products_sums *s)
 {
-	const unsigned lanes = lanes_of(form, R);
+	const unsigned lanes = lanes_of(coding, R);
 	float w[SUMS];
 
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++) {
-		gpu_decode(form, lanes, gpu_read_raw(own_bytes(form, R), code[j]), w + j * lanes);
+	for (unsigned j = 0; j < outs_of(coding, R); j++) {
+		gpu_decode(coding, lanes, gpu_read_raw(own_bytes(coding, R), code[j]), w + j * lanes);
 		GPU_UNROLL
-		for (unsigned i = 0; gpu_is_scaled(form) && i < lanes; i++)
+		for (unsigned i = 0; gpu_is_scaled(coding) && i < lanes; i++)
 			w[j * lanes + i] *= scale[j];
 	}
-	add(form, R, t, k, in_ring, x, w, s->sum);
+	add(coding, R, t, k, in_ring, x, w, s->sum);
 }
 
 /* add_weights for codes with scales, which it reads where a group begins. */
-GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
+GPU_FN void add_codes(const unsigned coding, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
 		      const float *x, const unsigned char *const *code, struct products_sums *s)
 {
-	need_scales(form, R, t, k, s);
-	add_step(form, R, t, k, in_ring, x, code, s->scale, s);
+	need_scales(coding, R, t, k, s);
+	add_step(coding, R, t, k, in_ring, x, code, s->scale, s);
 }
 
 /* ---- The ring: weights on their way ---- */
@@ -329,15 +329,15 @@ struct copies {
 
 /* Unit u of a piece of the warp's output r lies at u ^ swap_of(r) in the ring: so the units that a warp reads together,
  * the same of some outputs, are in different banks. */
-GPU_FN unsigned swap_of(const unsigned form, const unsigned R, unsigned r)
+GPU_FN unsigned swap_of(const unsigned coding, const unsigned R, unsigned r)
 {
-	const unsigned own = own_bytes(form, R), bytes = (own < 4 ? own : 4) * share_of(form, R),
+	const unsigned own = own_bytes(coding, R), bytes = (own < 4 ? own : 4) * share_of(coding, R),
 		       units = bytes > UNIT ? bytes / UNIT : 1;
 
 	return r % (COPIERS / units) * units;
 }
 
-GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const struct outputs *t,
+GPU_FN struct copies copies_of(const unsigned coding, const unsigned R, const struct outputs *t,
 			       const struct products_sums *s, uint32_t ring)
 {
 	struct copies c = { { NULL }, NULL, { NULL }, 0, { 0 }, 0, 0 };
@@ -347,34 +347,36 @@ GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const stru
 		const unsigned r = gpu_lane() / COPIERS + j * (WARP_OUTS / COPIES), unit = gpu_lane() % COPIERS;
 
 		c.row[j] = row_of(t, r) + unit * UNIT;
-		c.to[j] = ring + gpu_warp() * weights_bytes(form, R) + r * PIECE + (unit ^ swap_of(form, R, r)) * UNIT;
+		c.to[j] = ring + gpu_warp() * weights_bytes(coding, R) + r * PIECE +
+			  (unit ^ swap_of(coding, R, r)) * UNIT;
 	}
-	c.to_x = ring + x_begins(form, R) + gpu_thread() * UNIT;
-	c.to_scale = ring + scales_begin(form, R) + gpu_warp() * scales_bytes(form, R) +
+	c.to_x = ring + x_begins(coding, R) + gpu_thread() * UNIT;
+	c.to_scale = ring + scales_begin(coding, R) + gpu_warp() * scales_bytes(coding, R) +
 		     gpu_lane() * (uint32_t)sizeof(float);
-	if (form == GPU_NF4) /* some threads for each output */
-		c.scale = group_scale(t, t->warp + gpu_lane() / stage_groups(form, R), 0) +
-			  gpu_lane() % stage_groups(form, R);
-	if (gpu_is_scaled(form) && s->shared > 0) {
+	if (coding == GPU_NF4) /* some threads for each output */
+		c.scale = group_scale(t, t->warp + gpu_lane() / stage_groups(coding, R), 0) +
+			  gpu_lane() % stage_groups(coding, R);
+	if (gpu_is_scaled(coding) && s->shared > 0) {
 		const size_t bytes = gpu_scale_bytes(t->m->scale_dtype),
 			     groups = (t->n_in + t->m->group - 1) / t->m->group;
 
 		c.scales_bytes = s->shared * (uint32_t)bytes;
 		GPU_UNROLL
-		for (unsigned j = 0; j < outs_of(form, R); j++)
-			c.scales[j] = (const unsigned char *)t->m->scales +
-				      real_output(t, t->warp + gpu_lane() / share_of(form, R) + j * slots_of(form, R)) *
-					      groups * bytes;
+		for (unsigned j = 0; j < outs_of(coding, R); j++)
+			c.scales[j] =
+				(const unsigned char *)t->m->scales +
+				real_output(t, t->warp + gpu_lane() / share_of(coding, R) + j * slots_of(coding, R)) *
+					groups * bytes;
 	}
 	return c;
 }
 
 /* The thread's part of x of n pieces, of all rows, one after the other. */
-GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, uint32_t n,
+GPU_FN void copy_x(const unsigned coding, const unsigned R, const struct outputs *t, uint32_t piece, uint32_t n,
 		   uint32_t to)
 {
 	/* Units of a row, and of a piece. */
-	const unsigned units = x_bytes(form, R) / UNIT, each = units / pieces_of(form, R);
+	const unsigned units = x_bytes(coding, R) / UNIT, each = units / pieces_of(coding, R);
 
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
@@ -388,13 +390,13 @@ GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *
 }
 
 /* Published scales of a piece: a word of each output. They may begin and end within a word. */
-GPU_FN void copy_scales(const unsigned form, const unsigned R, const struct copies *c, uint32_t piece, uint32_t to)
+GPU_FN void copy_scales(const unsigned coding, const unsigned R, const struct copies *c, uint32_t piece, uint32_t to)
 {
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++) {
+	for (unsigned j = 0; j < outs_of(coding, R); j++) {
 		const unsigned char *first = c->scales[j] + (size_t)piece * c->scales_bytes;
-		const unsigned char *word =
-			first - (uintptr_t)first % sizeof(uint32_t) + gpu_lane() % share_of(form, R) * sizeof(uint32_t);
+		const unsigned char *word = first - (uintptr_t)first % sizeof(uint32_t) +
+					    gpu_lane() % share_of(coding, R) * sizeof(uint32_t);
 
 		if (word < first + c->scales_bytes)
 			gpu_copy_4(to + j * GPU_WARP * (uint32_t)sizeof(uint32_t), word);
@@ -402,10 +404,10 @@ GPU_FN void copy_scales(const unsigned form, const unsigned R, const struct copi
 }
 
 /* A stage from that piece on; at: where in the ring. */
-GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c,
+GPU_FN void copy_stage(const unsigned coding, const unsigned R, const struct outputs *t, const struct copies *c,
 		       uint32_t piece, uint32_t at)
 {
-	const uint32_t all = t->n_in / columns_of(form), each = pieces_of(form, R);
+	const uint32_t all = t->n_in / columns_of(coding), each = pieces_of(coding, R);
 	const uint32_t n = each == 1 || piece + each <= all ? each : all - piece;
 
 	GPU_UNROLL
@@ -414,63 +416,65 @@ GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outpu
 		for (unsigned j = 0; i < n && j < COPIES; j++)
 			gpu_copy_16(c->to[j] + at + i * WARP_OUTS * PIECE, c->row[j] + (size_t)(piece + i) * PIECE);
 	}
-	if (has_x(form, R))
-		copy_x(form, R, t, piece, n, c->to_x + at);
-	if (gpu_lane() < WARP_OUTS * stage_groups(form, R) &&
-	    gpu_lane() % stage_groups(form, R) < n * columns_of(form) / GROUP)
-		gpu_copy_4(c->to_scale + at, c->scale + (size_t)piece * (columns_of(form) / GROUP));
-	if (gpu_is_scaled(form) && c->scales_bytes > 0)
-		copy_scales(form, R, c, piece, c->to_scale + at);
+	if (has_x(coding, R))
+		copy_x(coding, R, t, piece, n, c->to_x + at);
+	if (gpu_lane() < WARP_OUTS * stage_groups(coding, R) &&
+	    gpu_lane() % stage_groups(coding, R) < n * columns_of(coding) / GROUP)
+		gpu_copy_4(c->to_scale + at, c->scale + (size_t)piece * (columns_of(coding) / GROUP));
+	if (gpu_is_scaled(coding) && c->scales_bytes > 0)
+		copy_scales(coding, R, c, piece, c->to_scale + at);
 }
 
 /* The thread's reads in the first stage of the ring. */
-struct products_places {
+struct products_offsets {
 	uint32_t code[MOST_OUTS], x, scale; /* a row's codes without the bits that the unit decides */
-	uint32_t place[MOST_OUTS]; /* the unit's bits of step 0 */
+	uint32_t unit_bits[MOST_OUTS]; /* the unit's bits of step 0 */
 };
 
-GPU_FN struct products_places places_of(const unsigned form, const unsigned R, const struct outputs *t, uint32_t ring)
+GPU_FN struct products_offsets offsets_of(const unsigned coding, const unsigned R, const struct outputs *t,
+					  uint32_t ring)
 {
-	struct products_places p = {
-		{ 0 }, ring + x_begins(form, R) + t->lane * (uint32_t)sizeof(float), ring + scales_begin(form, R), { 0 }
-	};
+	struct products_offsets p = { { 0 },
+				      ring + x_begins(coding, R) + t->lane * (uint32_t)sizeof(float),
+				      ring + scales_begin(coding, R),
+				      { 0 } };
 
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++) {
-		const unsigned r = out_of(form, R, j);
+	for (unsigned j = 0; j < outs_of(coding, R); j++) {
+		const unsigned r = out_of(coding, R, j);
 
-		p.code[j] = ring + gpu_warp() * weights_bytes(form, R) + r * PIECE;
-		p.place[j] = swap_of(form, R, r) * UNIT ^ place_of(form, R) * own_bytes(form, R);
+		p.code[j] = ring + gpu_warp() * weights_bytes(coding, R) + r * PIECE;
+		p.unit_bits[j] = swap_of(coding, R, r) * UNIT ^ share_index(coding, R) * own_bytes(coding, R);
 	}
-	p.scale += gpu_warp() * scales_bytes(form, R) +
-		   out_of(form, R, 0) * stage_scales(form, R) * (uint32_t)sizeof(float);
+	p.scale += gpu_warp() * scales_bytes(coding, R) +
+		   out_of(coding, R, 0) * stage_scales(coding, R) * (uint32_t)sizeof(float);
 	return p;
 }
 
 /* A step's weights. at: the stage in the ring; i: of its steps. */
-GPU_FN void find_step(const unsigned form, const unsigned R, const struct products_places *p, uint32_t at, unsigned i,
-		      const unsigned char **code)
+GPU_FN void find_step(const unsigned coding, const unsigned R, const struct products_offsets *p, uint32_t at,
+		      unsigned i, const unsigned char **code)
 {
-	const unsigned steps = PIECE / step_bytes(form);
+	const unsigned steps = PIECE / step_bytes(coding);
 
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++) /* unit u is at u ^ swap_of(r) */
+	for (unsigned j = 0; j < outs_of(coding, R); j++) /* unit u is at u ^ swap_of(r) */
 		code[j] = (const unsigned char *)gpu_shared_at(p->code[j] + at + i / steps * WARP_OUTS * PIECE +
-							       (p->place[j] ^ i % steps * step_bytes(form)));
+							       (p->unit_bits[j] ^ i % steps * step_bytes(coding)));
 }
 
-GPU_FN const float *x_at(const unsigned form, const struct products_places *p, uint32_t at, unsigned i)
+GPU_FN const float *x_at(const unsigned coding, const struct products_offsets *p, uint32_t at, unsigned i)
 {
-	return (const float *)gpu_shared_at(p->x + at) + i * step_of(form);
+	return (const float *)gpu_shared_at(p->x + at) + i * step_of(coding);
 }
 
 /* Piece i of the stage at `at`; its first column is k. */
-GPU_FN void add_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
-		      const struct products_places *p, uint32_t at, unsigned i, struct products_sums *s)
+GPU_FN void add_piece(const unsigned coding, const unsigned R, const struct outputs *t, size_t k,
+		      const struct products_offsets *p, uint32_t at, unsigned i, struct products_sums *s)
 {
-	const unsigned steps = PIECE / step_bytes(form);
+	const unsigned steps = PIECE / step_bytes(coding);
 	/* As many steps as leave registers for all sums; few with what reads their scales. */
-	const unsigned most = R > 4 || gpu_is_scaled(form) ? 2 : R > 2 ? 4 : steps;
+	const unsigned most = R > 4 || gpu_is_scaled(coding) ? 2 : R > 2 ? 4 : steps;
 	const unsigned together = most < steps ? most : steps;
 
 	GPU_NO_UNROLL
@@ -479,19 +483,19 @@ GPU_FN void add_piece(const unsigned form, const unsigned R, const struct output
 		for (unsigned n = begin; n < begin + together; n++) {
 			const unsigned char *code[MOST_OUTS];
 
-			find_step(form, R, p, at, i * steps + n, code);
-			add_codes(form, R, t, k + n * step_of(form), has_x(form, R), x_at(form, p, at, i * steps + n),
-				  code, s);
+			find_step(coding, R, p, at, i * steps + n, code);
+			add_codes(coding, R, t, k + n * step_of(coding), has_x(coding, R),
+				  x_at(coding, p, at, i * steps + n), code, s);
 		}
 	}
 }
 
 /* The scale that the thread reads for those it shares an output with: output j's, of a piece. */
-GPU_FN float shared_scale(const unsigned form, const unsigned R, const struct outputs *t,
-			  const struct products_places *p, uint32_t at, unsigned j, const struct products_sums *s)
+GPU_FN float shared_scale(const unsigned coding, const unsigned R, const struct outputs *t,
+			  const struct products_offsets *p, uint32_t at, unsigned j, const struct products_sums *s)
 {
 	const uint32_t bytes = gpu_scale_bytes(t->m->scale_dtype),
-		       mine = place_of(form, R) < s->shared ? place_of(form, R) : 0;
+		       mine = share_index(coding, R) < s->shared ? share_index(coding, R) : 0;
 	const uint32_t first = ((uint32_t)(uintptr_t)t->m->scales + (uint32_t)s->next[j] * bytes) % sizeof(uint32_t);
 
 	return read_scale(
@@ -499,29 +503,29 @@ GPU_FN float shared_scale(const unsigned form, const unsigned R, const struct ou
 }
 
 /* A stage of one piece of s->shared groups. */
-GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
-			     const struct products_places *p, uint32_t at, struct products_sums *s)
+GPU_FN void add_shared_piece(const unsigned coding, const unsigned R, const struct outputs *t, size_t k,
+			     const struct products_offsets *p, uint32_t at, struct products_sums *s)
 {
-	const unsigned steps = PIECE / step_bytes(form);
+	const unsigned steps = PIECE / step_bytes(coding);
 	float shared[MOST_OUTS];
 
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++) {
-		shared[j] = shared_scale(form, R, t, p, at, j, s);
+	for (unsigned j = 0; j < outs_of(coding, R); j++) {
+		shared[j] = shared_scale(coding, R, t, p, at, j, s);
 		s->next[j] += s->shared;
 	}
-	s->until += columns_of(form);
+	s->until += columns_of(coding);
 	GPU_UNROLL_N(2)
 	for (unsigned i = 0; i < steps; i++) {
 		const unsigned char *code[MOST_OUTS];
 		float scale[MOST_OUTS];
 
 		GPU_UNROLL
-		for (unsigned j = 0; j < outs_of(form, R); j++) /* a power of two divides the others */
+		for (unsigned j = 0; j < outs_of(coding, R); j++) /* a power of two divides the others */
 			scale[j] = gpu_shuffle_from(shared[j],
-						    out_of(form, R, 0) + i * s->shared / steps * slots_of(form, R));
-		find_step(form, R, p, at, i, code);
-		add_step(form, R, t, k + i * GPU_LANES, has_x(form, R), x_at(form, p, at, i), code, scale, s);
+						    out_of(coding, R, 0) + i * s->shared / steps * slots_of(coding, R));
+		find_step(coding, R, p, at, i, code);
+		add_step(coding, R, t, k + i * GPU_LANES, has_x(coding, R), x_at(coding, p, at, i), code, scale, s);
 	}
 }
 
@@ -572,7 +576,7 @@ GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gp
 	}
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
-		const gpu_u4 v = gpu_shared_16(x[r] + step * NF4_PIECE + place_of(GPU_NF4, R) * UNIT);
+		const gpu_u4 v = gpu_shared_16(x[r] + step * NF4_PIECE + share_index(GPU_NF4, R) * UNIT);
 		const gpu_f2 both = gpu_shared_f2((const float *)(const void *)(x[r] + GPU_ROUNDED_COLUMNS) +
 						  step * (NF4_PIECE / GROUP));
 		const uint32_t q[4] = { v.x, v.y, v.z, v.w };
@@ -597,7 +601,7 @@ GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gp
 }
 
 /* A stage; at: where in the ring. */
-GPU_FN void add_nf4_stage(const unsigned R, const struct nf4_table *table, const struct products_places *p,
+GPU_FN void add_nf4_stage(const unsigned R, const struct nf4_table *table, const struct products_offsets *p,
 			  uint32_t ring, uint32_t at, struct products_sums *s)
 {
 	const unsigned char *x[GPU_PRODUCT_ROWS];
@@ -674,53 +678,53 @@ GPU_FN void wait_stage(const unsigned n)
 }
 
 /* Asks for the first stages. */
-GPU_FN void begin_pieces(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c)
+GPU_FN void begin_pieces(const unsigned coding, const unsigned R, const struct outputs *t, const struct copies *c)
 {
-	const uint32_t n = t->n_in / columns_of(form), each = pieces_of(form, R);
+	const uint32_t n = t->n_in / columns_of(coding), each = pieces_of(coding, R);
 
 	GPU_UNROLL
-	for (unsigned i = 0; i + 1 < stages_of(form, R); i++) {
+	for (unsigned i = 0; i + 1 < stages_of(coding, R); i++) {
 		if (i * each < n)
-			copy_stage(form, R, t, c, i * each, i * stage_bytes(form, R));
+			copy_stage(coding, R, t, c, i * each, i * stage_bytes(coding, R));
 		gpu_end_copies();
 	}
 }
 
 /* All whole pieces of the rows; returns how many columns these are. */
-GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c,
+GPU_FN uint32_t add_pieces(const unsigned coding, const unsigned R, const struct outputs *t, const struct copies *c,
 			   uint32_t ring, struct products_sums *s)
 {
-	const uint32_t columns = columns_of(form), n = t->n_in / columns, each = pieces_of(form, R),
-		       ahead = stages_of(form, R) - 1;
-	const struct products_places p = places_of(form, R, t, ring);
+	const uint32_t columns = columns_of(coding), n = t->n_in / columns, each = pieces_of(coding, R),
+		       ahead = stages_of(coding, R) - 1;
+	const struct products_offsets p = offsets_of(coding, R, t, ring);
 	struct nf4_table table;
-	uint32_t now = 0, before = ahead * stage_bytes(form, R);
+	uint32_t now = 0, before = ahead * stage_bytes(coding, R);
 
-	if (form == GPU_NF4)
+	if (coding == GPU_NF4)
 		table = nf4_table();
 	GPU_NO_UNROLL
 	for (uint32_t first = 0; first < n; first += each) {
 		wait_stage(ahead + 1);
-		if (has_x(form, R)) /* others' copies are there, too, and the stage before has been read */
+		if (has_x(coding, R)) /* others' copies are there, too, and the stage before has been read */
 			gpu_sync();
 		else
 			gpu_sync_warp();
 		if (first + ahead * each < n)
-			copy_stage(form, R, t, c, first + ahead * each, before);
+			copy_stage(coding, R, t, c, first + ahead * each, before);
 		gpu_end_copies();
 		GPU_UNROLL
 		for (unsigned i = 0; i < each; i++) {
 			if (i > 0 && first + i >= n)
 				break;
-			if (form == GPU_NF4)
+			if (coding == GPU_NF4)
 				add_nf4_stage(R, &table, &p, ring, now, s);
-			else if (gpu_is_scaled(form) && s->shared > 0)
-				add_shared_piece(form, R, t, (size_t)first * columns, &p, now, s);
+			else if (gpu_is_scaled(coding) && s->shared > 0)
+				add_shared_piece(coding, R, t, (size_t)first * columns, &p, now, s);
 			else
-				add_piece(form, R, t, (size_t)(first + i) * columns, &p, now, i, s);
+				add_piece(coding, R, t, (size_t)(first + i) * columns, &p, now, i, s);
 		}
 		before = now;
-		now = now < ahead * stage_bytes(form, R) ? now + stage_bytes(form, R) : 0;
+		now = now < ahead * stage_bytes(coding, R) ? now + stage_bytes(coding, R) : 0;
 	}
 	return n * columns;
 }
@@ -728,24 +732,24 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct o
 /* ---- Sums ---- */
 
 /* Column by column, of any alignment, from k on. */
-GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
+GPU_FN void add_slowly(const unsigned coding, const unsigned R, const struct outputs *t, size_t k,
 		       struct products_sums *s)
 {
 	GPU_NO_UNROLL
 	for (; k < t->n_in; k += GPU_LANES) {
-		need_scales(form, R, t, k, s);
+		need_scales(coding, R, t, k, s);
 		GPU_UNROLL
 		for (unsigned n = 0; n < SUMS; n++) {
-			const unsigned j = n / lanes_of(form, R), i = n % lanes_of(form, R);
+			const unsigned j = n / lanes_of(coding, R), i = n % lanes_of(coding, R);
 
 			if (k + t->lane + i >= t->n_in)
 				continue;
 			GPU_UNROLL
 			for (unsigned r = 0; r < R; r++) {
-				const float code = gpu_code_at(form, t->row[j], k + t->lane + i);
+				const float code = gpu_code_at(coding, t->row[j], k + t->lane + i);
 				float *to = &s->sum[r * SUMS + n];
 
-				*to = fmaf(gpu_is_scaled(form) ? code * s->scale[j] : code, t->x[r][k + i], *to);
+				*to = fmaf(gpu_is_scaled(coding) ? code * s->scale[j] : code, t->x[r][k + i], *to);
 			}
 		}
 	}
@@ -759,46 +763,46 @@ GPU_FN bool is_aligned(const struct outputs *t, size_t bytes)
 }
 
 /* Steps from column k on, read from memory; returns the column behind them. */
-GPU_FN size_t add_steps(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
+GPU_FN size_t add_steps(const unsigned coding, const unsigned R, const struct outputs *t, size_t k,
 			struct products_sums *s)
 {
 	GPU_NO_UNROLL
-	for (; k + step_of(form) <= t->n_in; k += step_of(form)) {
+	for (; k + step_of(coding) <= t->n_in; k += step_of(coding)) {
 		const unsigned char *code[MOST_OUTS];
 
 		GPU_UNROLL
-		for (unsigned j = 0; j < outs_of(form, R); j++)
-			code[j] = t->row[j] + bytes_of(form, k) + place_of(form, R) * own_bytes(form, R);
-		add_codes(form, R, t, k, false, t->x[0], code, s);
+		for (unsigned j = 0; j < outs_of(coding, R); j++)
+			code[j] = t->row[j] + bytes_of(coding, k) + share_index(coding, R) * own_bytes(coding, R);
+		add_codes(coding, R, t, k, false, t->x[0], code, s);
 	}
 	return k;
 }
 
 /* All lanes of a tile. */
-GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t, struct products_sums *s)
+GPU_FN void dots(const unsigned coding, const unsigned R, const struct outputs *t, struct products_sums *s)
 {
-	const bool in_pieces = is_aligned(t, UNIT) && (t->x_in_units || !has_x(form, R));
+	const bool in_pieces = is_aligned(t, UNIT) && (t->x_in_units || !has_x(coding, R));
 	const uint32_t ring = gpu_shared_start();
 	struct copies c;
 	size_t k = 0;
 
-	begin_sums(form, R, t, s);
-	c = copies_of(form, R, t, s, ring);
+	begin_sums(coding, R, t, s);
+	c = copies_of(coding, R, t, s, ring);
 	if (in_pieces)
-		begin_pieces(form, R, t, &c);
+		begin_pieces(coding, R, t, &c);
 	if (in_pieces)
-		k = add_pieces(form, R, t, &c, ring, s);
-	if (form == GPU_NF4) {
+		k = add_pieces(coding, R, t, &c, ring, s);
+	if (coding == GPU_NF4) {
 		add_nf4_slowly(R, t, k, s);
 		return;
 	}
-	if (is_aligned(t, own_bytes(form, R))) /* the rest of the last piece */
-		k = add_steps(form, R, t, k, s);
-	add_slowly(form, R, t, k, s);
+	if (is_aligned(t, own_bytes(coding, R))) /* the rest of the last piece */
+		k = add_steps(coding, R, t, k, s);
+	add_slowly(coding, R, t, k, s);
 }
 
 /* The block's outputs begin with first; second: as in struct outputs. */
-GPU_FN void begin_tile(const unsigned form, const unsigned R, struct outputs *t, const struct gpu_mat *m,
+GPU_FN void begin_tile(const unsigned coding, const unsigned R, struct outputs *t, const struct gpu_mat *m,
 		       const unsigned char *second, uint32_t first)
 {
 	t->m = m;
@@ -806,14 +810,14 @@ GPU_FN void begin_tile(const unsigned form, const unsigned R, struct outputs *t,
 	t->n_out = m->n_out;
 	t->n_in = m->n_in;
 	t->warp = first + gpu_warp() * (second != NULL ? WARP_OUTS / 2 : WARP_OUTS);
-	t->first = t->warp + out_of(form, R, 0);
+	t->first = t->warp + out_of(coding, R, 0);
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++)
-		t->row[j] = row_of(t, out_of(form, R, j));
+	for (unsigned j = 0; j < outs_of(coding, R); j++)
+		t->row[j] = row_of(t, out_of(coding, R, j));
 	GPU_UNROLL
-	for (unsigned j = 0; form == GPU_INT8 && j < outs_of(form, R); j++)
-		t->scale[j] = m->scale[real_output(t, output_of(form, R, t, j))];
-	t->lane = place_of(form, R) * lanes_of(form, R);
+	for (unsigned j = 0; coding == GPU_INT8 && j < outs_of(coding, R); j++)
+		t->scale[j] = m->scale[real_output(t, output_of(coding, R, t, j))];
+	t->lane = share_index(coding, R) * lanes_of(coding, R);
 	t->aligned = t->x_in_units = true;
 }
 
@@ -825,17 +829,17 @@ GPU_FN void set_x(struct outputs *t, unsigned r, const float *x)
 }
 
 /* Output j of row r. All lanes of the warp call this; one of those that share it stores it: *stores. */
-GPU_FN float end_sum(const unsigned form, const unsigned R, const struct outputs *t, const struct products_sums *s,
+GPU_FN float end_sum(const unsigned coding, const unsigned R, const struct outputs *t, const struct products_sums *s,
 		     unsigned r, unsigned j, bool *stores)
 {
-	const unsigned lanes = lanes_of(form, R);
-	const float y = gpu_fold_apart(s->sum + r * SUMS + j * lanes, lanes, slots_of(form, R));
+	const unsigned lanes = lanes_of(coding, R);
+	const float y = gpu_fold_apart(s->sum + r * SUMS + j * lanes, lanes, slots_of(coding, R));
 
-	*stores = output_of(form, R, t, j) < t->n_out && t->lane == 0;
-	return gpu_canonical(form == GPU_INT8 ? y * t->scale[j] : y);
+	*stores = output_of(coding, R, t, j) < t->n_out && t->lane == 0;
+	return gpu_canonical(coding == GPU_INT8 ? y * t->scale[j] : y);
 }
 
-GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_products *a)
+GPU_FN void products_of(const unsigned coding, const unsigned R, const struct gpu_products *a)
 {
 	const unsigned first = gpu_block_x() * R;
 	const struct gpu_product *p;
@@ -849,27 +853,27 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 	if (first >= p->n_rows)
 		return;
 	n = p->n_rows - first < R ? p->n_rows - first : R;
-	begin_tile(form, R, &t, &p->w, NULL, (gpu_block_y() - p->first_block) * BLOCK_OUTS);
+	begin_tile(coding, R, &t, &p->w, NULL, (gpu_block_y() - p->first_block) * BLOCK_OUTS);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
 		set_x(&t, r, p->x + (first + (r < n ? r : n - 1)) * p->x_stride);
-	dots(form, R, &t, &s);
+	dots(coding, R, &t, &s);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		GPU_UNROLL
-		for (unsigned j = 0; j < outs_of(form, R); j++) {
+		for (unsigned j = 0; j < outs_of(coding, R); j++) {
 			bool stores;
-			const float y = end_sum(form, R, &t, &s, r, j, &stores);
+			const float y = end_sum(coding, R, &t, &s, r, j, &stores);
 
 			if (stores && r < n)
-				p->y[(first + r) * p->y_stride + output_of(form, R, &t, j)] = y;
+				p->y[(first + r) * p->y_stride + output_of(coding, R, &t, j)] = y;
 		}
 	}
 }
 
 /* Whether gate and up can be multiplied together: a thread has an output of both. Their codes have to be all that an
  * output needs. */
-#define HAS_PAIRS(form) ((form) == GPU_BF16 || (form) == GPU_F16 || (form) == GPU_F32)
+#define HAS_PAIRS(coding) ((coding) == GPU_BF16 || (coding) == GPU_F16 || (coding) == GPU_F32)
 
 /* Output i of gate and of up: what gpu_expert_act would make of them. */
 GPU_FN float activate(const struct gpu_expert_products *a, const struct gpu_expert *e, uint32_t i, float gate, float up)
@@ -882,7 +886,7 @@ GPU_FN float activate(const struct gpu_expert_products *a, const struct gpu_expe
 }
 
 /* The thread's outputs of row r, which go to `to`; NULL: there is no such row. */
-GPU_FN void store_outputs(const unsigned form, const unsigned R, const struct gpu_expert_products *a,
+GPU_FN void store_outputs(const unsigned coding, const unsigned R, const struct gpu_expert_products *a,
 			  const struct gpu_expert *e, const struct outputs *t, const struct products_sums *s,
 			  unsigned r, float *to)
 {
@@ -890,18 +894,18 @@ GPU_FN void store_outputs(const unsigned form, const unsigned R, const struct gp
 	bool stores[MOST_OUTS];
 
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++)
-		y[j] = end_sum(form, R, t, s, r, j, &stores[j]);
+	for (unsigned j = 0; j < outs_of(coding, R); j++)
+		y[j] = end_sum(coding, R, t, s, r, j, &stores[j]);
 	if (to == NULL)
 		return;
-	if (HAS_PAIRS(form) && t->second != NULL) {
+	if (HAS_PAIRS(coding) && t->second != NULL) {
 		if (stores[0])
 			to[t->first] = activate(a, e, t->first, y[0], y[1]);
 		return;
 	}
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++) {
-		const uint32_t i = output_of(form, R, t, j);
+	for (unsigned j = 0; j < outs_of(coding, R); j++) {
+		const uint32_t i = output_of(coding, R, t, j);
 
 		if (stores[j])
 			to[i] = a->ends ? gpu_end_down(a, e, i, y[j]) : y[j];
@@ -910,10 +914,10 @@ GPU_FN void store_outputs(const unsigned form, const unsigned R, const struct gp
 
 /* Experts of a round: which, the device has found out (k_experts.cu). What is read of them first, is read at once, as
  * far as it can be: the first copies wait for it. */
-GPU_FN void expert_products_of(const unsigned form, const unsigned R, const struct gpu_expert_products *a)
+GPU_FN void expert_products_of(const unsigned coding, const unsigned R, const struct gpu_expert_products *a)
 {
 	const uint32_t n_out = a->down ? a->hidden : a->intermediate, blocks = (n_out + BLOCK_OUTS - 1) / BLOCK_OUTS;
-	const bool pairs = HAS_PAIRS(form) && a->pairs, up = !a->down && !pairs && gpu_block_y() >= blocks;
+	const bool pairs = HAS_PAIRS(coding) && a->pairs, up = !a->down && !pairs && gpu_block_y() >= blocks;
 	uint32_t pair[GPU_PRODUCT_ROWS];
 	const struct gpu_expert *e;
 	struct gpu_tile tile;
@@ -928,9 +932,9 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
 		pair[r] = gpu_pair_at(R, a, tile.first + (r < tile.n ? r : tile.n - 1));
-	if (m.form != form)
+	if (m.coding != coding)
 		return;
-	begin_tile(form, R, &t, &m, pairs ? e->mat[GPU_UP].data : NULL,
+	begin_tile(coding, R, &t, &m, pairs ? e->mat[GPU_UP].data : NULL,
 		   (gpu_block_y() - (up ? blocks : 0)) * (pairs ? BLOCK_OUTS / 2 : BLOCK_OUTS));
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
@@ -938,14 +942,14 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 		const size_t row = a->down ? at - a->first : pair[r] / a->top_k;
 
 		set_x(&t, r,
-		      form == GPU_NF4 ? a->rounded + row * GPU_ROUNDED_FLOATS(t.n_in) :
-		      a->down	      ? a->gate + row * a->intermediate :
-					a->x + row * a->hidden);
+		      coding == GPU_NF4 ? a->rounded + row * GPU_ROUNDED_FLOATS(t.n_in) :
+		      a->down		? a->gate + row * a->intermediate :
+					  a->x + row * a->hidden);
 	}
-	dots(form, R, &t, &s);
+	dots(coding, R, &t, &s);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
-		store_outputs(form, R, a, e, &t, &s, r,
+		store_outputs(coding, R, a, e, &t, &s, r,
 			      r >= tile.n ? NULL :
 			      a->down	  ? a->y + (size_t)pair[r] * a->hidden :
 					(up ? a->up : a->gate) + (size_t)(tile.first + r - a->first) * a->intermediate);
@@ -954,24 +958,24 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 /* Blocks of a multiprocessor: as many as get on without spilled registers. */
 #define BLOCKS(rows) ((rows) == 8 ? 4 : 5)
 
-#define PRODUCTS(form, rows) \
-	GPU_DENSE_KERNEL(gpu_products_##form##_##rows, struct gpu_products, GPU_PRODUCT_THREADS, BLOCKS(rows)) \
+#define PRODUCTS(coding, rows) \
+	GPU_DENSE_KERNEL(gpu_products_##coding##_##rows, struct gpu_products, GPU_PRODUCT_THREADS, BLOCKS(rows)) \
 	{ \
-		products_of(form, rows, &a); \
+		products_of(coding, rows, &a); \
 	} \
-	GPU_DENSE_KERNEL(gpu_experts_##form##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS, BLOCKS(rows)) \
+	GPU_DENSE_KERNEL(gpu_experts_##coding##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS, BLOCKS(rows)) \
 	{ \
-		expert_products_of(form, rows, &a); \
+		expert_products_of(coding, rows, &a); \
 		if ((rows) == 1) \
 			gpu_check_choices(&a); \
 	}
-#define FORM(form) PRODUCTS(form, 1) PRODUCTS(form, 2) PRODUCTS(form, 4) PRODUCTS(form, 8)
-#define NAMES(form) \
-	{ gpu_products_##form##_1, gpu_products_##form##_2, gpu_products_##form##_4, gpu_products_##form##_8 },
-#define EXPERT_NAMES(form) \
-	{ gpu_experts_##form##_1, gpu_experts_##form##_2, gpu_experts_##form##_4, gpu_experts_##form##_8 },
-/* In the order of enum gpu_form: the tables are indexed by it. */
-#define FORMS(X) \
+#define CODING(coding) PRODUCTS(coding, 1) PRODUCTS(coding, 2) PRODUCTS(coding, 4) PRODUCTS(coding, 8)
+#define NAMES(coding) \
+	{ gpu_products_##coding##_1, gpu_products_##coding##_2, gpu_products_##coding##_4, gpu_products_##coding##_8 },
+#define EXPERT_NAMES(coding) \
+	{ gpu_experts_##coding##_1, gpu_experts_##coding##_2, gpu_experts_##coding##_4, gpu_experts_##coding##_8 },
+/* In the order of enum gpu_coding: the tables are indexed by it. */
+#define CODINGS(X) \
 	X(GPU_BF16) \
 	X(GPU_F16) \
 	X(GPU_F32) \
@@ -986,22 +990,22 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	X(GPU_SCALED_E4M3) \
 	X(GPU_SCALED_E5M2)
 
-FORMS(FORM)
+CODINGS(CODING)
 
-gpu_products_fn *const gpu_products[GPU_N_FORMS][4] = { FORMS(NAMES) };
-gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4] = { FORMS(EXPERT_NAMES) };
+gpu_products_fn *const gpu_products[GPU_N_CODINGS][4] = { CODINGS(NAMES) };
+gpu_expert_products_fn *const gpu_expert_products[GPU_N_CODINGS][4] = { CODINGS(EXPERT_NAMES) };
 
 /* For one row of 16 bits six stages are less than a ring may be, and a multiprocessor has room for one block more. */
-size_t gpu_product_shared(enum gpu_form form, unsigned index)
+size_t gpu_product_shared(enum gpu_coding coding, unsigned index)
 {
-	const bool is_16 = form == GPU_BF16 || form == GPU_F16;
+	const bool is_16 = coding == GPU_BF16 || coding == GPU_F16;
 
 	return index == 0 && is_16 ? RING_16 : RING;
 }
 
-bool gpu_products_pair(enum gpu_form form)
+bool gpu_products_pair(enum gpu_coding coding)
 {
-	return HAS_PAIRS(form);
+	return HAS_PAIRS(coding);
 }
 
 unsigned gpu_product_outs(void)

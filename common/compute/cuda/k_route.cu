@@ -1,7 +1,7 @@
 /* Routing (OD_OP_ROUTE): a block for each row, its experts in shared memory. Sums and softmaxes are those of
  * cpu_kernels.h; other blocks round the row for the experts.
  *
- * The best experts are found by counting: an expert's place is the number of those before it. Of many experts only
+ * The best experts are found by counting: an expert's rank is the number of those before it. Of many experts only
  * those count that are in a segment of successive ones whose best is among the best. */
 #include <assert.h>
 
@@ -59,18 +59,18 @@ GPU_FN void insert_all(const float *score, unsigned n, uint16_t *best, unsigned 
 }
 
 /* How many of x [n] come before i. */
-GPU_FN unsigned place_of(const float *x, unsigned n, unsigned i)
+GPU_FN unsigned rank_of(const float *x, unsigned n, unsigned i)
 {
 	const float mine = x[i];
-	unsigned place = 0;
+	unsigned before = 0;
 
 	GPU_UNROLL_N(8)
 	for (unsigned j = 0; j < i; j++)
-		place += x[j] >= mine;
+		before += x[j] >= mine;
 	GPU_UNROLL_N(8)
 	for (unsigned j = i + 1; j < n; j++)
-		place += x[j] > mine;
-	return place;
+		before += x[j] > mine;
+	return before;
 }
 
 /* The best of the best segments, of `each` experts. */
@@ -89,12 +89,12 @@ GPU_FN void rank_segments(struct route_room *m, const float *score, unsigned n, 
 	for (unsigned c = gpu_thread(); c < n_left; c += THREADS) {
 		const float mine = m->left[c];
 		const unsigned e = m->left_of[c];
-		unsigned place = 0;
+		unsigned before = 0;
 
 		for (unsigned j = 0; j < n_left; j++)
-			place += m->left[j] > mine || (m->left[j] == mine && m->left_of[j] < e);
-		if (place < want)
-			best[place] = (uint16_t)e;
+			before += m->left[j] > mine || (m->left[j] == mine && m->left_of[j] < e);
+		if (before < want)
+			best[before] = (uint16_t)e;
 	}
 }
 
@@ -126,10 +126,10 @@ GPU_FN void rank(struct route_room *m, const float *score, unsigned n, uint16_t 
 			insert_all(score, n, best, want);
 	} else {
 		/* Equal ones of two segments are in the order of the segments. */
-		const unsigned place = begin < n ? place_of(m->top, n_segments, gpu_thread()) : want;
+		const unsigned before = begin < n ? rank_of(m->top, n_segments, gpu_thread()) : want;
 
-		if (place < want)
-			(each == 1 ? best : m->segment)[place] = (uint16_t)gpu_thread();
+		if (before < want)
+			(each == 1 ? best : m->segment)[before] = (uint16_t)gpu_thread();
 		if (each > 1) {
 			gpu_sync();
 			rank_segments(m, score, n, each, best, want);
@@ -316,11 +316,11 @@ GPU_FN void mix(const struct route *r)
 }
 
 /* Part of the row for the experts. */
-GPU_FN void round_part(const struct gpu_route *a, unsigned part)
+GPU_FN void round_block(const struct gpu_route *a, unsigned block)
 {
 	float *x = a->round + (size_t)gpu_block_y() * a->hidden;
 
-	for (unsigned i = part * GPU_ROUTE_ROUND + gpu_thread(); i < (part + 1) * GPU_ROUTE_ROUND && i < a->hidden;
+	for (unsigned i = block * GPU_ROUTE_ROUND + gpu_thread(); i < (block + 1) * GPU_ROUTE_ROUND && i < a->hidden;
 	     i += THREADS)
 		x[i] = gpu_round_bf16(x[i]);
 }
@@ -332,7 +332,7 @@ GPU_KERNEL(gpu_route, struct gpu_route, GPU_ROUTE_THREADS)
 	struct route r;
 
 	if (gpu_block_x() > 0) {
-		round_part(&a, gpu_block_x() - 1);
+		round_block(&a, gpu_block_x() - 1);
 		return;
 	}
 	r.a = &a;

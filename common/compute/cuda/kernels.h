@@ -39,7 +39,7 @@ enum { GPU_FAULT_RANGE = 1, GPU_FAULT_TWICE };
 #define GPU_PLANES_PRODUCT_SHARED (GPU_PLANES_SHARED + 2 * 16 * GPU_PLANES_THREADS) /* products have x behind */
 
 /* How a matrix's codes become weights. */
-enum gpu_form {
+enum gpu_coding {
 	GPU_BF16,
 	GPU_F16,
 	GPU_F32,
@@ -53,8 +53,8 @@ enum gpu_form {
 	GPU_SCALED_E2M1,
 	GPU_SCALED_E4M3,
 	GPU_SCALED_E5M2,
-	GPU_N_FORMS,
-	GPU_PLANES = GPU_N_FORMS /* BF16 as planes: kernels of their own */
+	GPU_N_CODINGS,
+	GPU_PLANES = GPU_N_CODINGS /* BF16 as planes: kernels of their own */
 };
 
 /* How a matrix with planes is cut (gpu_planes_chunks). A block of weights has some rows, or one in pieces. */
@@ -74,7 +74,7 @@ struct gpu_mat {
 	uint64_t row_bytes;
 	uint32_t n_out, n_in, group;
 	struct gpu_chunks chunks;
-	uint8_t form, scale_dtype; /* enum gpu_form, enum od_dtype */
+	uint8_t coding, scale_dtype; /* enum gpu_coding, enum od_dtype */
 	uint8_t zero[6];
 };
 
@@ -112,15 +112,15 @@ GPU_LAUNCHER(gpu_round_rows, struct gpu_round_rows);
 #define GPU_PRODUCT_ROWS 8u /* the most at a time */
 struct gpu_products {
 	uint32_t n, zero;
-	struct gpu_product p[GPU_MAX_PRODUCTS]; /* all of one form; for gpu_many_products of any that it takes */
+	struct gpu_product p[GPU_MAX_PRODUCTS]; /* all of one coding; for gpu_many_products of any that it takes */
 };
 
-/* Launchers by form and rows at a time (index: 1, 2, 4, 8 rows): grid.x: n_rows / rows, rounded up; grid.y: all
+/* Launchers by coding and rows at a time (index: 1, 2, 4, 8 rows): grid.x: n_rows / rows, rounded up; grid.y: all
  * blocks. */
 typedef GPU_LAUNCHER(gpu_products_fn, struct gpu_products);
-extern gpu_products_fn *const gpu_products[GPU_N_FORMS][4];
+extern gpu_products_fn *const gpu_products[GPU_N_CODINGS][4];
 unsigned gpu_product_outs(void); /* outputs of a block */
-size_t gpu_product_shared(enum gpu_form form, unsigned index); /* shared memory of a block */
+size_t gpu_product_shared(enum gpu_coding coding, unsigned index); /* shared memory of a block */
 
 /* Products of many rows (k_many.cu): a block has GPU_MANY_ROWS of them, and GPU_MANY_OUTS outputs. Shared memory:
  * gpu_many_shared. */
@@ -131,10 +131,10 @@ size_t gpu_product_shared(enum gpu_form form, unsigned index); /* shared memory 
 GPU_LAUNCHER(gpu_many_products, struct gpu_products);
 size_t gpu_many_shared(void);
 
-/* Whether they take weights of this form (enum gpu_form). */
-static inline bool gpu_many_takes(uint8_t form)
+/* Whether they take weights of this coding (enum gpu_coding). */
+static inline bool gpu_many_takes(uint8_t coding)
 {
-	return form != GPU_PLANES && form != GPU_NF4;
+	return coding != GPU_PLANES && coding != GPU_NF4;
 }
 
 /* A product with weights as planes: all of a matrix, or some of its chunks. The offsets of chunks are the host's, so
@@ -220,15 +220,15 @@ struct gpu_expert_products {
 	uint32_t act; /* enum od_act */
 	float limit;
 	bool down;
-	/* gate and up, both of one form of gpu_products_pair: together, with what gpu_expert_act does */
+	/* gate and up, both of one coding of gpu_products_pair: together, with what gpu_expert_act does */
 	bool pairs;
 	bool ends, round; /* down without planes: with what gpu_expert_down_end does, and whether that rounds */
 	uint8_t zero[4];
 };
-bool gpu_products_pair(enum gpu_form form);
+bool gpu_products_pair(enum gpu_coding coding);
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
-extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4];
-/* Takes tiles of GPU_MANY_ROWS, and weights of any forms that gpu_many_takes; `pairs` is not used, `ends` is as if
+extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_CODINGS][4];
+/* Takes tiles of GPU_MANY_ROWS, and weights of any codings that gpu_many_takes; `pairs` is not used, `ends` is as if
  * set. */
 GPU_LAUNCHER(gpu_many_experts, struct gpu_expert_products);
 /* Launchers for experts with planes: grid.y: planes_blocks (times two). Shared memory: GPU_PLANES_PRODUCT_SHARED. */
@@ -436,7 +436,7 @@ GPU_LAUNCHER(gpu_merge_planes, struct gpu_merge_planes);
 #define GPU_ATTEND_HEADS 8u /* the most of a kv head at a time */
 
 /* Results of n blocks of positions, for each row and head. */
-struct gpu_attend_parts {
+struct gpu_attend_splits {
 	float *max, *sum; /* [rows][n_heads][n] */
 	float *vector; /* [rows][n_heads][n][v_dim] */
 	/* blocks, counted from each row's first one; rows that have fewer leave the others as they are */
@@ -449,7 +449,7 @@ struct gpu_attend {
 	const struct gpu_row *rows;
 	const float *q;
 	struct gpu_kv keys, values;
-	struct gpu_attend_parts parts;
+	struct gpu_attend_splits splits;
 	uint32_t n_heads, k_dim, v_dim, window;
 	uint32_t group, groups; /* heads of a kv head; and so many of them at a time: groups */
 	float scale;
@@ -469,7 +469,7 @@ size_t gpu_attend_shared(uint32_t threads, uint32_t heads, uint32_t k_dim); /* s
 #define GPU_FOLD_SHARED (4 * 4 * GPU_FOLD_THREADS + GPU_FOLD_THREADS / 8) /* bytes: factors, and a float of each warp */
 struct gpu_attend_fold {
 	const struct gpu_row *rows;
-	struct gpu_attend_parts parts;
+	struct gpu_attend_splits splits;
 	const float *sinks;
 	const float *before; /* [rows][n_heads][2]: maximum, sum */
 	float *after;
@@ -489,10 +489,10 @@ struct gpu_absorb {
 	struct gpu_mat kv_b;
 	uint32_t n_heads, nope_dim, v_dim, rank, n_rows, zero;
 };
-/* Launchers by form, for 1 or GPU_PRODUCT_ROWS rows at a time; NULL: a shadow's form. Shared memory: 4 *
+/* Launchers by coding, for 1 or GPU_PRODUCT_ROWS rows at a time; NULL: a shadow's coding. Shared memory: 4 *
  * GPU_ABSORB_EACH * rows bytes. */
 typedef GPU_LAUNCHER(gpu_absorb_fn, struct gpu_absorb);
-extern gpu_absorb_fn *const gpu_absorb[GPU_N_FORMS][2];
+extern gpu_absorb_fn *const gpu_absorb[GPU_N_CODINGS][2];
 
 /* ---- Routing (k_route.cu) ---- */
 

@@ -191,33 +191,33 @@ static int read_heads(const struct od_parse *p, enum attention kind, uint32_t n_
 /* transformers turns the whole head then, whatever this says. */
 static int read_whole(const struct od_parse *p, const json_t *o, const char *where)
 {
-	double part;
-	int rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &part, where, p->err);
+	double factor;
+	int rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &factor, where, p->err);
 
-	if (rc == OD_OK && part != 1)
+	if (rc == OD_OK && factor != 1)
 		rc = od_fail(p->err, OD_ERR_UNSUPPORTED,
 			     "%s: field \"partial_rotary_factor\": expected 1 with type \"default\", found %g", where,
-			     part);
+			     factor);
 	return rc;
 }
 
 /* RoPE type "proportional" turns only some of a head's pairs; their frequencies are those of the whole head. */
-static int read_part(const struct od_parse *p, const json_t *o, const char *where, struct od_rope *r)
+static int read_partial(const struct od_parse *p, const json_t *o, const char *where, struct od_rope *r)
 {
-	double part, factor;
-	int rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &part, where, p->err);
+	double factor, scale_factor;
+	int rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &factor, where, p->err);
 
 	if (rc == OD_OK)
-		rc = od_json_f64_or(o, "factor", 1, 1e6, 1, &factor, where, p->err);
+		rc = od_json_f64_or(o, "factor", 1, 1e6, 1, &scale_factor, where, p->err);
 	if (rc != OD_OK)
 		return rc;
-	r->pairs = (uint32_t)(part * r->dims / 2);
-	r->divisor = factor != 1 ? factor : 0;
+	r->pairs = (uint32_t)(factor * r->dims / 2);
+	r->divisor = scale_factor != 1 ? scale_factor : 0;
 	if (r->pairs == 0)
 		return od_fail(p->err, OD_ERR_UNSUPPORTED,
 			       "%s: field \"partial_rotary_factor\": expected at least a pair of the %u elements of "
 			       "a head, found %g",
-			       where, r->dims, part);
+			       where, r->dims, factor);
 	r->pairs = r->pairs < r->dims / 2 ? r->pairs : 0;
 	return OD_OK;
 }
@@ -269,7 +269,7 @@ static int read_rope(const struct od_parse *p, enum attention kind, uint32_t dim
 	if (rc == OD_OK)
 		rc = od_json_f64(o, "rope_theta", 1, 1e12, &r.theta, where, p->err);
 	if (rc == OD_OK)
-		rc = strcmp(type, "proportional") == 0 ? read_part(p, o, where, &r) : read_whole(p, o, where);
+		rc = strcmp(type, "proportional") == 0 ? read_partial(p, o, where, &r) : read_whole(p, o, where);
 	return rc == OD_OK ? od_config_add_rope(p->cfg, &r, index, p->err) : rc;
 }
 

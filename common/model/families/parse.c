@@ -66,17 +66,17 @@ static bool is_own(const char *const *own, const char *key)
 }
 
 /* partial_rotary_factor inside of an object of RoPE's settings. */
-static int refuse_part(const struct od_parse *p, const char *key)
+static int refuse_partial(const struct od_parse *p, const char *key)
 {
 	const json_t *o = json_object_get(p->root, key);
-	double part = 1;
+	double fraction = 1;
 	int rc = OD_OK;
 
 	if (json_is_object(o))
-		rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &part, p->where, p->err);
-	if (rc == OD_OK && part != 1)
+		rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &fraction, p->where, p->err);
+	if (rc == OD_OK && fraction != 1)
 		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected partial_rotary_factor 1, found %g",
-			     p->where, key, part);
+			     p->where, key, fraction);
 	return rc;
 }
 
@@ -126,7 +126,7 @@ int od_parse_refuse(const struct od_parse *p, const char *const *own)
 		if (!is_own(own, number[i].key))
 			rc = od_parse_only_number(p, number[i].key, number[i].neutral);
 	for (size_t i = 0; rc == OD_OK && i < 2 && !is_own(own, "partial_rotary_factor"); i++)
-		rc = refuse_part(p, rope_objects[i]);
+		rc = refuse_partial(p, rope_objects[i]);
 	if (rc == OD_OK && !is_own(own, "layer_types") && od_json_has(p->root, "layer_types"))
 		rc = refuse_types(p, "layer_types");
 	/* overrides for single layers */
@@ -410,8 +410,8 @@ int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, u
 {
 	const char *key = "partial_rotary_factor";
 	const bool is_null = json_is_null(json_object_get(p->root, key)); /* then transformers has no default for it */
-	double part, inner;
-	int rc = od_json_f64_or(p->root, key, 0, 1, is_null ? 1 : fallback, &part, p->where, p->err);
+	double fraction, inner;
+	int rc = od_json_f64_or(p->root, key, 0, 1, is_null ? 1 : fallback, &fraction, p->where, p->err);
 
 	for (size_t i = 0; rc == OD_OK && i < 2; i++) {
 		const json_t *o = json_object_get(p->root, rope_objects[i]);
@@ -419,17 +419,17 @@ int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, u
 		if (!json_is_object(o) || !od_json_has(o, key))
 			continue;
 		rc = od_json_f64(o, key, 0, 1, &inner, p->where, p->err);
-		if (rc == OD_OK && od_json_has(p->root, key) && inner != part)
+		if (rc == OD_OK && od_json_has(p->root, key) && inner != fraction)
 			rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": found two values, %g and %g", p->where,
-				     key, part, inner);
-		part = inner;
+				     key, fraction, inner);
+		fraction = inner;
 	}
-	*dims = rc == OD_OK ? (uint32_t)(head * part) : 0;
+	*dims = rc == OD_OK ? (uint32_t)(head * fraction) : 0;
 	if (rc == OD_OK && (*dims == 0 || *dims % 2 != 0))
 		rc = od_fail(p->err, OD_ERR_UNSUPPORTED,
 			     "%s: field \"%s\": expected an even number of the %u elements of a head "
 			     "(RoPE turns pairs), found %g of them",
-			     p->where, key, head, head * part);
+			     p->where, key, head, head * fraction);
 	return rc;
 }
 

@@ -56,16 +56,16 @@ static void shape(const struct od_config *c, const struct od_mixer *m, enum od_r
 }
 
 /* The projected row is not used after its parts are made, so mixed and y take its memory. */
-struct places {
+struct delta_scratch {
 	struct od_ref row, z, ba, mixed, y, index;
 };
 
-static struct places cut(const struct od_mixer *m, struct od_ref *scratch, size_t max_rows)
+static struct delta_scratch cut(const struct od_mixer *m, struct od_ref *scratch, size_t max_rows)
 {
 	const struct od_delta_shape s = delta_shape(m);
 	const uint64_t each = sizeof(float), values = od_delta_values(&s) * each;
 
-	return (struct places){
+	return (struct delta_scratch){
 		.row = od_mix_cut(scratch, max_rows, row_bytes(&s)),
 		.z = od_mix_cut(scratch, max_rows, values),
 		.ba = od_mix_cut(scratch, max_rows, 2 * m->n_heads * each),
@@ -84,7 +84,7 @@ static uint64_t scratch_bytes(const struct od_config *c, const struct od_mixer *
 	return at.at;
 }
 
-static void project(const struct od_mix_call *c, const struct places *p)
+static void project(const struct od_mix_call *c, const struct delta_scratch *p)
 {
 	const struct od_mixer *m = &c->spec->mix;
 	const struct od_weight *w = c->w->w;
@@ -115,7 +115,7 @@ static void project(const struct od_mix_call *c, const struct places *p)
 }
 
 /* The states behind all spans; z nowhere: these alone. */
-static void advance(const struct od_mix_call *c, const struct places *p, struct od_ref row, struct od_ref z)
+static void advance(const struct od_mix_call *c, const struct delta_scratch *p, struct od_ref row, struct od_ref z)
 {
 	const struct od_weight *w = c->w->w;
 
@@ -142,7 +142,7 @@ static void run(const struct od_mix_call *c)
 {
 	const struct od_delta_shape s = delta_shape(&c->spec->mix);
 	struct od_ref scratch = c->scratch;
-	const struct places p = cut(&c->spec->mix, &scratch, c->max_rows);
+	const struct delta_scratch p = cut(&c->spec->mix, &scratch, c->max_rows);
 
 	project(c, &p);
 	if (c->saved.buf != NULL)
@@ -156,7 +156,7 @@ static void run(const struct od_mix_call *c)
 static void replay(const struct od_mix_call *c)
 {
 	struct od_ref scratch = c->scratch;
-	const struct places p = cut(&c->spec->mix, &scratch, c->max_rows);
+	const struct delta_scratch p = cut(&c->spec->mix, &scratch, c->max_rows);
 
 	advance(c, &p, c->saved, (struct od_ref){ 0 });
 }

@@ -57,15 +57,15 @@ static void shape(const struct od_config *c, const struct od_mixer *m, enum od_r
 		*n_out = norm_size(m, role == OD_ROLE_Q_NORM ? m->n_heads : m->n_kv_heads);
 }
 
-struct places {
+struct gqa_scratch {
 	struct od_ref q, k, v, out, gated_q, gate; /* the last two: only with gates */
 };
 
-static struct places cut(const struct od_mixer *m, struct od_ref *scratch, size_t max_rows)
+static struct gqa_scratch cut(const struct od_mixer *m, struct od_ref *scratch, size_t max_rows)
 {
 	const uint64_t each = sizeof(float);
 
-	return (struct places){
+	return (struct gqa_scratch){
 		.q = od_mix_cut(scratch, max_rows, m->n_heads * m->k_dim * each),
 		.k = od_mix_cut(scratch, max_rows, m->n_kv_heads * m->k_dim * each),
 		.v = od_mix_cut(scratch, max_rows, m->n_kv_heads * m->v_dim * each),
@@ -89,7 +89,7 @@ static void run(const struct od_mix_call *c)
 	const struct od_mixer *m = &c->spec->mix;
 	const struct od_weight *w = c->w->w;
 	struct od_ref scratch = c->scratch;
-	const struct places p = cut(m, &scratch, c->max_rows);
+	const struct gqa_scratch p = cut(m, &scratch, c->max_rows);
 	const bool own = m->kv_of == 0;
 
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,

@@ -44,15 +44,15 @@ static void shape(const struct od_config *c, const struct od_mixer *m, enum od_r
 		}
 }
 
-struct places {
+struct mla_scratch {
 	struct od_ref q_a, q, latent_key, absorbed, attended, out;
 };
 
-static struct places cut(const struct od_mixer *m, struct od_ref *scratch, size_t max_rows)
+static struct mla_scratch cut(const struct od_mixer *m, struct od_ref *scratch, size_t max_rows)
 {
 	const uint64_t each = sizeof(float), heads = m->n_heads * each;
 
-	return (struct places){
+	return (struct mla_scratch){
 		.q_a = od_mix_cut(scratch, max_rows, m->q_rank * each),
 		.q = od_mix_cut(scratch, max_rows, heads * m->k_dim),
 		.latent_key = od_mix_cut(scratch, max_rows, kept(m) * each),
@@ -71,7 +71,7 @@ static uint64_t scratch_bytes(const struct od_config *c, const struct od_mixer *
 	return at.at;
 }
 
-static void project(const struct od_mix_call *c, const struct places *p)
+static void project(const struct od_mix_call *c, const struct mla_scratch *p)
 {
 	const struct od_mixer *m = &c->spec->mix;
 	const struct od_weight *w = c->w->w;
@@ -98,7 +98,7 @@ static void run(const struct od_mix_call *c)
 	const struct od_mixer *m = &c->spec->mix;
 	const struct od_weight *w = c->w->w;
 	struct od_ref scratch = c->scratch;
-	const struct places p = cut(m, &scratch, c->max_rows);
+	const struct mla_scratch p = cut(m, &scratch, c->max_rows);
 
 	project(c, &p);
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LATENT_STORE,

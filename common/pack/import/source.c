@@ -33,7 +33,7 @@ static void shape_text(const uint64_t *shape, uint32_t n, char *buf, size_t size
 }
 
 /* A matrix, or a vector, with all that is published beside it. */
-struct source_parts {
+struct source_tensors {
 	struct od_source s;
 	const struct od_tensor *shape; /* shape of packed weights once unpacked; NULL: none */
 };
@@ -150,7 +150,7 @@ static bool is_published(const struct od_mat_type *t)
 	return t->scale == OD_F8_E4M3 ? fp4 : t->scale != 0;
 }
 
-static int look_divisor(const struct od_checkpoint *c, const struct source_parts *p, const char *name,
+static int look_divisor(const struct od_checkpoint *c, const struct source_tensors *p, const char *name,
 			struct od_err *err)
 {
 	const struct od_tensor *t = p->s.divisor;
@@ -165,7 +165,7 @@ static int look_divisor(const struct od_checkpoint *c, const struct source_parts
 	return OD_OK;
 }
 
-static int look_scales(const struct od_checkpoint *c, struct source_parts *p, const char *name, uint64_t n_out,
+static int look_scales(const struct od_checkpoint *c, struct source_tensors *p, const char *name, uint64_t n_out,
 		       uint64_t n_in, struct od_err *err)
 {
 	const struct od_tensor *inverse = beside(c, name, "_scale_inv"), *t = beside(c, name, "_scale");
@@ -204,12 +204,12 @@ static int look_scales(const struct od_checkpoint *c, struct source_parts *p, co
 /* name: of the plain matrix; what belongs to it, or is it in another form, has a longer one. taps: of a convolution,
  * else 0. */
 static int look(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in, uint32_t taps,
-		struct source_parts *p, struct od_err *err)
+		struct source_tensors *p, struct od_err *err)
 {
 	const struct od_tensor *plain = od_checkpoint_find(c, name), *packed = beside(c, name, "_packed");
 	int rc;
 
-	*p = (struct source_parts){ .s.weights = plain != NULL ? plain : packed, .shape = beside(c, name, "_shape") };
+	*p = (struct source_tensors){ .s.weights = plain != NULL ? plain : packed, .shape = beside(c, name, "_shape") };
 	if (p->s.weights == NULL)
 		return od_fail(err, OD_ERR_MISSING, "checkpoint %s: tensor %s is missing", od_checkpoint_dir(c), name);
 	if (plain != NULL && packed != NULL)
@@ -232,7 +232,7 @@ static uint32_t taps_of(const struct od_config *cfg, enum od_role role, uint32_t
 static struct od_source look_again(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in,
 				   uint32_t taps)
 {
-	struct source_parts p;
+	struct source_tensors p;
 
 	(void)!look(c, name, n_out, n_in, taps, &p, NULL); /* it was there when it was checked */
 	p.s.row_step = n_in > 0 ? n_in : 1;
@@ -512,7 +512,7 @@ static int check_tensor(const struct od_checkpoint *c, const struct od_config *c
 			uint64_t n_out, uint64_t n_in, enum od_role role, uint32_t taps, struct od_err *err)
 {
 	char text[OD_MAT_TYPE_CHARS];
-	struct source_parts p;
+	struct source_tensors p;
 	int rc = look(c, name, n_out, n_in, taps, &p, err);
 
 	if (rc == OD_OK && role != OD_N_ROLES && !od_dense_type_ok(role, &p.s.type, n_in))
@@ -632,7 +632,7 @@ static int check_experts(const struct od_checkpoint *c, const struct od_config *
 {
 	int rc = OD_OK;
 
-	for (int i = 0; rc == OD_OK && i < od_expert_parts(cfg); i++) {
+	for (int i = 0; rc == OD_OK && i < od_expert_tensors(cfg); i++) {
 		const enum od_expert_mat mat = (enum od_expert_mat)i;
 		const struct stacked s = find_stacked(c, cfg, m, mat);
 

@@ -20,7 +20,7 @@ uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert
 	case OD_BUF_E: return od_round_up(e_bytes(e), OD_PAD_BYTES);
 	case OD_BUF_PLAIN: break;
 	}
-	return od_plain_offset(cfg, e, od_expert_parts(cfg));
+	return od_plain_offset(cfg, e, od_expert_tensors(cfg));
 }
 
 uint64_t od_pack_buf_bytes(const struct od_pack *p, enum od_expert_buf buf)

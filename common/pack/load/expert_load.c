@@ -124,19 +124,19 @@ void od_inflater_free(struct od_inflater *inf)
 }
 
 /* The chunk that a message is about. */
-struct expert_place {
+struct expert_chunk {
 	uint32_t m, expert, shard;
 	const char *chunk;
 };
 
-static int bad_chunk(const struct od_pack *p, const struct expert_place *at, const struct od_chunk *c,
+static int bad_chunk(const struct od_pack *p, const struct expert_chunk *at, const struct od_chunk *c,
 		     struct od_err *err)
 {
 	return od_fail_within(err, "%s: expert (%u, %u) shard %u, %s-chunk at offset %" PRIu64, p->experts.path, at->m,
 			      at->expert, at->shard, at->chunk, c->offset);
 }
 
-static int check_sum(const struct od_pack *p, const struct expert_place *at, const struct od_chunk *c,
+static int check_sum(const struct od_pack *p, const struct expert_chunk *at, const struct od_chunk *c,
 		     const uint8_t *buf, struct od_err *err)
 {
 	int rc = od_check_xxh3(XXH3_64bits(buf, c->stored_bytes), c->xxh3, err, "checksum");
@@ -186,15 +186,16 @@ static bool to_buffers(const struct od_expert_mem *mem, struct od_ref staging)
 }
 
 /* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows if the host can. */
-static struct od_shard_bytes places(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
-				    const struct expert_target *to, struct od_ref staging)
+static struct od_shard_bytes destination(const struct od_pack *p, const struct od_expert_entry *e,
+					 const struct od_shard *s, const struct expert_target *to,
+					 struct od_ref staging)
 {
 	struct od_shard_bytes b = { .e = staging };
 	const bool sent = is_sent(to->memory, staging);
 
 	if (to->sm.buf != NULL && !sent)
 		b.sm = to->sm;
-	else if (!sent && od_codec_merges_in_place(od_part_coding(s->mat, &e->type[s->mat])) &&
+	else if (!sent && od_codec_merges_in_place(od_tensor_coding(s->mat, &e->type[s->mat])) &&
 		 od_ref_map(to->memory) != NULL)
 		b.sm = od_ref_at(weights_at(to, &e->type[s->mat]), s->sm.raw_bytes);
 	else
@@ -216,14 +217,14 @@ static int read_file(const struct od_pack *p, bool buffers, uint8_t *to, uint64_
 }
 
 /* Chunks of one kind stand back to back in the file; those that do so in memory, too, are read at once. */
-static int read_chunks(const struct od_pack *p, const struct expert_place *where, uint32_t n, bool sm, bool buffers,
+static int read_chunks(const struct od_pack *p, const struct expert_chunk *where, uint32_t n, bool sm, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct od_shard *s = &od_pack_entry(p, where->m, where->expert)->x.shard[where->shard];
 	int rc = OD_OK;
 
 	for (uint32_t i = 0, end; rc == OD_OK && i < n; i = end) {
-		const struct expert_place at = { where->m, where->expert, where->shard + i, sm ? "SM" : "E" };
+		const struct expert_chunk at = { where->m, where->expert, where->shard + i, sm ? "SM" : "E" };
 		const struct od_chunk *first = sm ? &s[i].sm : &s[i].e;
 		const struct od_ref to = sm ? b[i].sm : b[i].e;
 		uint8_t *host = od_ref_stage(to);
@@ -243,7 +244,7 @@ static int read_chunks(const struct od_pack *p, const struct expert_place *where
 
 /* Reads what has not been checked yet of n shards from at->shard on to the places in b; buffers: these are in buffers
  * of SM bytes and coded exponents. */
-static int read_shards(const struct od_pack *p, const struct expert_place *at, uint32_t n, bool buffers,
+static int read_shards(const struct od_pack *p, const struct expert_chunk *at, uint32_t n, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
 {
 	int rc = OD_OK;
@@ -264,13 +265,13 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
 	const enum od_form form = mem->at[OD_BUF_PLAIN].buf != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES;
 	const uint64_t each = staging.buf != NULL ? od_staging_bytes(p, od_buf_device(staging.buf), form) : 0;
-	const struct expert_place at = { m, expert, first, NULL };
+	const struct expert_chunk at = { m, expert, first, NULL };
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct od_shard *s = &e->x.shard[first + i];
 		const struct expert_target to = rows_at(p, e, s, mem);
 
-		b[i] = places(p, e, s, &to, od_ref_at(staging, i * each));
+		b[i] = destination(p, e, s, &to, od_ref_at(staging, i * each));
 		b[i].checked = OD_SET_STORED & ~which;
 	}
 	return read_shards(p, &at, n, to_buffers(mem, staging), b, err);
@@ -385,7 +386,7 @@ static int put_rows(struct od_inflater *inf, const struct good_shard *g, const s
 	int rc;
 
 	if (g->type->scale == 0)
-		return od_decoder_weights(inf->decoder, &g->coded, od_part_coding(g->s->mat, g->type),
+		return od_decoder_weights(inf->decoder, &g->coded, od_tensor_coding(g->s->mat, g->type),
 					  od_ref_stage(g->b->sm), room, weights, err);
 	rc = od_decoder_look(inf->decoder, &g->coded, room, &e, err);
 	if (rc != OD_OK)
@@ -435,14 +436,14 @@ static int queue_shard(struct od_inflater *inf, const struct good_shard *g, cons
 		       struct od_err *err)
 {
 	if (to->memory.buf != NULL)
-		return od_part_coding(g->s->mat, g->type) == OD_BF16 ? merge_rows(inf, g, to, err) :
-								       host_rows(inf, g, to, err);
+		return od_tensor_coding(g->s->mat, g->type) == OD_BF16 ? merge_rows(inf, g, to, err) :
+									 host_rows(inf, g, to, err);
 	send_shard(inf, g, to);
 	return OD_OK;
 }
 
 /* Checks that the bytes read are those written, then queues the work that puts them together. */
-static int finish_shard(struct od_inflater *inf, const struct expert_place *where, const struct od_shard_bytes *b,
+static int finish_shard(struct od_inflater *inf, const struct expert_chunk *where, const struct od_shard_bytes *b,
 			const struct expert_target *to, struct od_err *err)
 {
 	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
@@ -459,7 +460,7 @@ static int finish_shard(struct od_inflater *inf, const struct expert_place *wher
 			   .n = s->e.raw_bytes,
 			   .row = s->e.raw_bytes / s->n_rows },
 	};
-	struct expert_place at = *where;
+	struct expert_chunk at = *where;
 	int rc;
 
 	at.chunk = "SM";
@@ -491,7 +492,7 @@ int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uin
 
 	begin_finish(inf);
 	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
-		const struct expert_place at = { m, expert, first + i, NULL };
+		const struct expert_chunk at = { m, expert, first + i, NULL };
 		const struct expert_target to = rows_at(inf->pack, e, &e->x.shard[first + i], mem);
 
 		rc = finish_shard(inf, &at, &b[i], &to, err);
@@ -502,12 +503,12 @@ int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uin
 /* ---- reading and finishing ---- */
 
 /* mem: the buffers of what is read, if it has any. */
-static int load_shard(struct od_inflater *inf, const struct expert_place *at, const struct od_expert_mem *mem,
+static int load_shard(struct od_inflater *inf, const struct expert_chunk *at, const struct od_expert_mem *mem,
 		      const struct expert_target *to, struct od_load_stats *stats, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, at->m, at->expert);
 	const struct od_shard *s = &e->x.shard[at->shard];
-	const struct od_shard_bytes b = places(inf->pack, e, s, to, inf->staging);
+	const struct od_shard_bytes b = destination(inf->pack, e, s, to, inf->staging);
 	const uint64_t begin_ns = od_now_ns();
 	uint64_t mid_ns;
 	int rc = read_shards(inf->pack, at, 1, to_buffers(mem, inf->staging), &b, err);
@@ -533,7 +534,7 @@ int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct od_shard *s = &e->x.shard[shard];
-	const struct expert_place at = { m, expert, shard, NULL };
+	const struct expert_chunk at = { m, expert, shard, NULL };
 	const struct od_expert_mem none = { 0 };
 	struct expert_target rows = rows_at(inf->pack, e, s, &none);
 
@@ -547,7 +548,7 @@ int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 		     const struct od_expert_mem *mem, struct od_load_stats *stats, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
-	const struct expert_place at = { m, expert, shard, NULL };
+	const struct expert_chunk at = { m, expert, shard, NULL };
 	const struct expert_target to = rows_at(inf->pack, e, &e->x.shard[shard], mem);
 	struct od_err why;
 	int rc = load_shard(inf, &at, mem, &to, stats, &why);
@@ -565,7 +566,7 @@ int od_expert_bias_read(const struct od_pack *p, uint32_t m, uint32_t expert, en
 
 	for (uint32_t i = 0; rc == OD_OK && i < e->x.n_shards; i++) {
 		const struct od_chunk *c = &e->x.shard[i].e; /* raw */
-		const struct expert_place at = { m, expert, i, "E" };
+		const struct expert_chunk at = { m, expert, i, "E" };
 
 		if (e->x.shard[i].mat != bias)
 			continue;
@@ -641,7 +642,7 @@ static size_t card_experts(const struct od_pack *p, const struct od_device *d, u
 	const uint32_t low = od_device_card_begin(d, card), high = od_device_card_end(d, card);
 	uint32_t begin, end;
 
-	od_config_moe_part(&p->config, &begin, &end);
+	od_config_moe_held(&p->config, &begin, &end);
 	while (begin < end && p->config.layer_of[begin] < low)
 		begin++;
 	while (begin < end && p->config.layer_of[end - 1] >= high)
@@ -652,7 +653,7 @@ static size_t card_experts(const struct od_pack *p, const struct od_device *d, u
 
 static uint64_t stored_bytes(const struct od_pack *p)
 {
-	size_t first, n = od_pack_part_experts(p, &first);
+	size_t first, n = od_pack_held_experts(p, &first);
 	uint64_t sum = 0;
 
 	for (size_t i = first; i < first + n; i++)
@@ -739,7 +740,7 @@ uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form)
 {
 	size_t first;
 
-	return od_pack_part_experts(p, &first) * od_pack_slot_bytes(p, form) +
+	return od_pack_held_experts(p, &first) * od_pack_slot_bytes(p, form) +
 	       p->manifest.n_experts * sizeof(struct od_expert);
 }
 
@@ -748,7 +749,7 @@ void od_experts_split(const struct od_pack *p, enum od_form form, struct od_spli
 	const uint64_t slot = od_pack_slot_bytes(p, form);
 	uint32_t begin, end;
 
-	od_config_moe_part(&p->config, &begin, &end);
+	od_config_moe_held(&p->config, &begin, &end);
 	od_split_add(&s->beside.bytes, p->manifest.n_experts * sizeof(struct od_expert));
 	for (uint32_t m = begin; m < end; m++)
 		od_split_add(&s->layer[p->config.layer_of[m]].bytes, p->config.n_experts * slot);

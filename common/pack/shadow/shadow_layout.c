@@ -82,9 +82,9 @@ uint64_t od_shadow_row_scales(enum od_precision precision, uint64_t n_in)
 }
 
 /* Scales stand behind 64 bytes of padding at least, so that vector loads may run over. */
-struct od_shadow_parts od_shadow_parts(enum od_precision precision, uint64_t n_out, uint64_t n_in)
+struct od_shadow_sections od_shadow_sections(enum od_precision precision, uint64_t n_out, uint64_t n_in)
 {
-	struct od_shadow_parts p = {
+	struct od_shadow_sections p = {
 		.data_bytes = n_out * od_shadow_row_bytes(precision, n_in),
 		.n_scales = n_out * od_shadow_row_scales(precision, n_in),
 	};
@@ -150,7 +150,7 @@ int od_shadow_table_init(struct od_shadow_table *t, const struct od_config *cfg,
 			od_expert_mat_shape(cfg, (enum od_expert_mat)((i - t->n_dense) % OD_N_EXPERT_MATS), &x->n_out,
 					    &x->n_in);
 		x->offset = at;
-		x->bytes = od_shadow_parts(precision, x->n_out, x->n_in).bytes;
+		x->bytes = od_shadow_sections(precision, x->n_out, x->n_in).bytes;
 		if (!od_add(at, x->bytes, &at)) {
 			od_shadow_table_fini(t);
 			return od_fail(err, OD_ERR_RANGE, "a shadow of this model exceeds the largest file size");

@@ -51,7 +51,7 @@ struct od_disk_shadow_tensor {
 _Static_assert(sizeof(struct od_disk_shadow) == 128 && sizeof(struct od_disk_shadow_tensor) == 40, "PACK-FORMAT.md");
 
 /* The parts of a record (one quantised tensor); offsets from its start. A precision without scales has n_scales 0. */
-struct od_shadow_parts {
+struct od_shadow_sections {
 	uint64_t data_bytes;
 	uint64_t scale_at, n_scales; /* f32 */
 	uint64_t bytes; /* the whole record */
@@ -59,7 +59,7 @@ struct od_shadow_parts {
 
 uint64_t od_shadow_row_bytes(enum od_precision precision, uint64_t n_in);
 uint64_t od_shadow_row_scales(enum od_precision precision, uint64_t n_in);
-struct od_shadow_parts od_shadow_parts(enum od_precision precision, uint64_t n_out, uint64_t n_in);
+struct od_shadow_sections od_shadow_sections(enum od_precision precision, uint64_t n_out, uint64_t n_in);
 
 struct od_shadow_table {
 	enum od_precision precision;

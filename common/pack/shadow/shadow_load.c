@@ -17,7 +17,7 @@
 #define STAGE_BYTES (8u << 20)
 
 /* The records of dense matrices, or those of the experts, as they stand in the file. */
-struct shadow_load_part {
+struct shadow_input {
 	struct od_shadow_file file;
 	bool experts;
 	size_t begin, end; /* tensors of its table */
@@ -37,12 +37,12 @@ struct od_shadow_store {
 	struct od_device *device;
 	struct od_dense_store *dense_store;
 	struct od_expert_store *expert_store; /* experts as published, else */
-	struct shadow_load_part experts;
+	struct shadow_input experts;
 	struct od_expert *expert;
 	struct od_buf *biases[OD_MAX_CARDS]; /* each expert's behind the one before */
-	struct shadow_load_part dense_part; /* when not as published */
+	struct shadow_input dense_input; /* when not as published */
 	struct od_layer_weights *layer;
-	struct od_dense dense; /* as dense_store's, with matrices from dense_part's records */
+	struct od_dense dense; /* as dense_store's, with matrices from dense_input's records */
 };
 
 const char *od_shadow_choice_text(const struct od_shadow_choice *c, char buf[OD_SHADOW_CHOICE_CHARS])
@@ -73,13 +73,13 @@ static int advise(const struct od_pack *p, enum od_precision precision, int rc, 
 }
 
 /* Both lists are in the order of layers, so the tensors of layers [begin, end) stand together. */
-static void find_tensors(const struct shadow_load_part *part, const struct od_config *c, uint32_t begin, uint32_t end,
+static void find_tensors(const struct shadow_input *input, const struct od_config *c, uint32_t begin, uint32_t end,
 			 size_t *first, size_t *behind)
 {
-	const struct od_shadow_table *t = &part->file.table;
+	const struct od_shadow_table *t = &input->file.table;
 	uint32_t m = 0;
 
-	if (part->experts) {
+	if (input->experts) {
 		while (m < c->n_moe && c->layer_of[m] < begin)
 			m++;
 		*first = od_shadow_expert_index(t, c, m, 0, OD_MAT_GATE);
@@ -94,40 +94,40 @@ static void find_tensors(const struct shadow_load_part *part, const struct od_co
 		++*behind;
 }
 
-static uint64_t bytes_of(const struct shadow_load_part *part, size_t begin, size_t end)
+static uint64_t bytes_of(const struct shadow_input *input, size_t begin, size_t end)
 {
-	const struct od_disk_shadow_tensor *t = part->file.table.tensor;
+	const struct od_disk_shadow_tensor *t = input->file.table.tensor;
 
 	return begin < end ? t[end - 1].offset + t[end - 1].bytes - t[begin].offset : 0;
 }
 
-static uint64_t layer_bytes(const struct shadow_load_part *part, const struct od_config *c, uint32_t layer)
+static uint64_t layer_bytes(const struct shadow_input *input, const struct od_config *c, uint32_t layer)
 {
 	size_t begin, end;
 
-	find_tensors(part, c, layer, layer + 1, &begin, &end);
-	return bytes_of(part, begin, end);
+	find_tensors(input, c, layer, layer + 1, &begin, &end);
+	return bytes_of(input, begin, end);
 }
 
-static int part_open(struct shadow_load_part *part, const struct od_pack *p, enum od_precision precision, bool experts,
-		     struct od_err *err)
+static int input_open(struct shadow_input *input, const struct od_pack *p, enum od_precision precision, bool experts,
+		      struct od_err *err)
 {
-	int rc = od_shadow_file_open(&part->file, p, precision, err);
+	int rc = od_shadow_file_open(&input->file, p, precision, err);
 
 	if (rc != OD_OK)
 		return advise(p, precision, rc, err);
-	part->experts = experts;
-	find_tensors(part, &p->config, od_config_begin(&p->config), od_config_end(&p->config), &part->begin,
-		     &part->end);
-	part->n_bytes = bytes_of(part, part->begin, part->end);
+	input->experts = experts;
+	find_tensors(input, &p->config, od_config_begin(&p->config), od_config_end(&p->config), &input->begin,
+		     &input->end);
+	input->n_bytes = bytes_of(input, input->begin, input->end);
 	return OD_OK;
 }
 
-static void part_close(struct shadow_load_part *part)
+static void input_close(struct shadow_input *input)
 {
-	od_shadow_file_close(&part->file);
+	od_shadow_file_close(&input->file);
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
-		od_buf_free(part->card[i].bytes);
+		od_buf_free(input->card[i].bytes);
 }
 
 static int check_choice(const struct od_shadow_choice *c, struct od_err *err)
@@ -140,26 +140,26 @@ static int check_choice(const struct od_shadow_choice *c, struct od_err *err)
 	return OD_OK;
 }
 
-/* Opens the shadow files that the choice needs. After any return close_parts is valid. */
-static int open_parts(struct od_shadow_store *s, const struct od_pack *p, const struct od_shadow_choice *c,
-		      struct od_err *err)
+/* Opens the shadow files that the choice needs. After any return close_inputs is valid. */
+static int open_inputs(struct od_shadow_store *s, const struct od_pack *p, const struct od_shadow_choice *c,
+		       struct od_err *err)
 {
 	int rc;
 
-	*s = (struct od_shadow_store){ .pack = p, .experts.file.file.fd = -1, .dense_part.file.file.fd = -1 };
-	s->experts.act = s->dense_part.act = c->act;
+	*s = (struct od_shadow_store){ .pack = p, .experts.file.file.fd = -1, .dense_input.file.file.fd = -1 };
+	s->experts.act = s->dense_input.act = c->act;
 	rc = check_choice(c, err);
 	if (rc == OD_OK && c->experts != OD_PRECISION_BF16)
-		rc = part_open(&s->experts, p, c->experts, true, err);
+		rc = input_open(&s->experts, p, c->experts, true, err);
 	if (rc == OD_OK && c->dense != OD_PRECISION_BF16)
-		rc = part_open(&s->dense_part, p, c->dense, false, err);
+		rc = input_open(&s->dense_input, p, c->dense, false, err);
 	return rc;
 }
 
-static void close_parts(struct od_shadow_store *s)
+static void close_inputs(struct od_shadow_store *s)
 {
-	part_close(&s->experts);
-	part_close(&s->dense_part);
+	input_close(&s->experts);
+	input_close(&s->dense_input);
 }
 
 double od_shadow_expert_bits(const struct od_pack *p, enum od_precision precision)
@@ -168,11 +168,11 @@ double od_shadow_expert_bits(const struct od_pack *p, enum od_precision precisio
 
 	for (size_t i = 0; i < p->manifest.n_experts; i++)
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-			struct od_shadow_parts own;
+			struct od_shadow_sections own;
 			uint64_t n_out, n_in;
 
 			od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
-			own = od_shadow_parts(precision, n_out, n_in);
+			own = od_shadow_sections(precision, n_out, n_in);
 			weights += (double)n_out * (double)n_in;
 			bytes += precision == OD_PRECISION_BF16 ?
 					 (double)od_mat_bytes(&p->expert[i].type[mat], n_in, 0, n_out) :
@@ -196,7 +196,7 @@ static uint64_t bias_bytes(const struct od_pack *p)
 	for (size_t i = 0; i < p->manifest.n_experts; i++) {
 		uint64_t n = 0, n_out, n_in;
 
-		for (int mat = OD_N_EXPERT_MATS; mat < od_expert_parts(&p->config); mat++) {
+		for (int mat = OD_N_EXPERT_MATS; mat < od_expert_tensors(&p->config); mat++) {
 			od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
 			n += od_mat_memory_bytes(&p->expert[i].type[mat], n_out, n_in);
 		}
@@ -209,18 +209,18 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 {
 	struct od_shadow_store s;
 	size_t first;
-	int rc = open_parts(&s, p, c, err);
+	int rc = open_inputs(&s, p, c, err);
 
 	*bytes = 0;
 	if (rc == OD_OK) {
-		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.dense_part.n_bytes +
+		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.dense_input.n_bytes +
 			 s.experts.n_bytes;
 		*bytes += c->dense == OD_PRECISION_BF16 ? 0 : p->config.n_layers * sizeof(struct od_layer_weights);
 		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p, c->form) :
 							    p->manifest.n_experts * sizeof(struct od_expert) +
-								    od_pack_part_experts(p, &first) * bias_bytes(p);
+								    od_pack_held_experts(p, &first) * bias_bytes(p);
 	}
-	close_parts(&s);
+	close_inputs(&s);
 	return rc;
 }
 
@@ -230,7 +230,7 @@ int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, s
 	const struct od_config *cfg = &p->config;
 	struct od_shadow_store s;
 	uint32_t begin, end;
-	int rc = open_parts(&s, p, c, err);
+	int rc = open_inputs(&s, p, c, err);
 
 	if (rc == OD_OK) {
 		od_dense_split(p, c->dense == OD_PRECISION_BF16, split);
@@ -238,18 +238,18 @@ int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, s
 			     c->dense == OD_PRECISION_BF16 ? 0 : cfg->n_layers * sizeof(struct od_layer_weights));
 		if (c->dense != OD_PRECISION_BF16)
 			for (uint32_t i = split->begin; i < split->end; i++)
-				od_split_add(&split->layer[i].bytes, layer_bytes(&s.dense_part, cfg, i));
+				od_split_add(&split->layer[i].bytes, layer_bytes(&s.dense_input, cfg, i));
 	}
 	if (rc == OD_OK && c->experts == OD_PRECISION_BF16) {
 		od_experts_split(p, c->form, split);
 	} else if (rc == OD_OK) {
-		od_config_moe_part(cfg, &begin, &end);
+		od_config_moe_held(cfg, &begin, &end);
 		od_split_add(&split->beside.bytes, p->manifest.n_experts * sizeof(struct od_expert));
 		for (uint32_t m = begin; m < end; m++)
 			od_split_add(&split->layer[cfg->layer_of[m]].bytes,
 				     layer_bytes(&s.experts, cfg, cfg->layer_of[m]) + cfg->n_experts * bias_bytes(p));
 	}
-	close_parts(&s);
+	close_inputs(&s);
 	return rc;
 }
 
@@ -257,11 +257,11 @@ int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, s
 
 static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
 {
-	const struct shadow_load_part *part = arg;
-	const struct od_pack_file *f = &part->file.file;
-	const size_t index = part->now.begin + item;
-	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];
-	char *at = part->host + (t->offset - part->now.base);
+	const struct shadow_input *input = arg;
+	const struct od_pack_file *f = &input->file.file;
+	const size_t index = input->now.begin + item;
+	const struct od_disk_shadow_tensor *t = &input->file.table.tensor[index];
+	char *at = input->host + (t->offset - input->now.base);
 	int rc = od_file_pread(f->fd, at, t->bytes, t->offset, f->path, err);
 
 	(void)thread;
@@ -273,7 +273,7 @@ static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 }
 
 /* The tensors of the layers that are on a card and that this process holds. */
-static struct run run_of(const struct shadow_load_part *part, const struct od_shadow_store *s, unsigned card)
+static struct run run_of(const struct shadow_input *input, const struct od_shadow_store *s, unsigned card)
 {
 	const struct od_config *c = &s->pack->config;
 	uint32_t begin = od_device_card_begin(s->device, card), end = od_device_card_end(s->device, card);
@@ -281,78 +281,77 @@ static struct run run_of(const struct shadow_load_part *part, const struct od_sh
 
 	begin = begin > od_config_begin(c) ? begin : od_config_begin(c);
 	end = end < od_config_end(c) ? end : od_config_end(c);
-	find_tensors(part, c, begin, begin < end ? end : begin, &run.begin, &run.end);
-	run.n_bytes = bytes_of(part, run.begin, run.end);
-	run.base = run.n_bytes > 0 ? part->file.table.tensor[run.begin].offset : 0;
+	find_tensors(input, c, begin, begin < end ? end : begin, &run.begin, &run.end);
+	run.n_bytes = bytes_of(input, run.begin, run.end);
+	run.base = run.n_bytes > 0 ? input->file.table.tensor[run.begin].offset : 0;
 	return run;
 }
 
 /* The tensors of a card from `begin` on that are read together: all, if no stage is needed. */
-static struct run piece_of(const struct shadow_load_part *part, const struct run *run, size_t begin, unsigned n_threads)
+static struct run piece_of(const struct shadow_input *input, const struct run *run, size_t begin, unsigned n_threads)
 {
-	const struct od_disk_shadow_tensor *t = part->file.table.tensor;
+	const struct od_disk_shadow_tensor *t = input->file.table.tensor;
 	struct run piece = { .begin = begin, .end = begin + 1, .base = t[begin].offset };
 
 	while (piece.end < run->end &&
 	       (od_ref_map(od_buf_ref(run->bytes, 0)) != NULL || piece.end - begin < n_threads ||
-		bytes_of(part, begin, piece.end + 1) <= STAGE_BYTES))
+		bytes_of(input, begin, piece.end + 1) <= STAGE_BYTES))
 		piece.end++;
 	piece.n_bytes = (piece.end < run->end ? t[piece.end].offset : run->base + run->n_bytes) - piece.base;
 	return piece;
 }
 
-static int read_piece(struct shadow_load_part *part, const struct run *run, struct od_team_job *team,
-		      struct od_err *err)
+static int read_piece(struct shadow_input *input, const struct run *run, struct od_team_job *team, struct od_err *err)
 {
 	struct od_fill fill;
-	int rc = od_fill_begin(&fill, od_buf_ref(run->bytes, part->now.base - run->base), part->now.n_bytes, err);
+	int rc = od_fill_begin(&fill, od_buf_ref(run->bytes, input->now.base - run->base), input->now.n_bytes, err);
 
 	if (rc != OD_OK)
 		return rc;
-	part->host = fill.host;
+	input->host = fill.host;
 	team->fn = read_record;
-	team->arg = part;
-	team->n_items = part->now.end - part->now.begin;
+	team->arg = input;
+	team->n_items = input->now.end - input->now.begin;
 	rc = od_fill_end(&fill, od_team_run(team, err), err);
-	team->done_bytes += part->now.n_bytes;
+	team->done_bytes += input->now.n_bytes;
 	return rc;
 }
 
-static int read_card(struct shadow_load_part *part, const struct od_shadow_store *s, unsigned card,
+static int read_card(struct shadow_input *input, const struct od_shadow_store *s, unsigned card,
 		     struct od_team_job *team, struct od_err *err)
 {
-	struct run *run = &part->card[card];
+	struct run *run = &input->card[card];
 	int rc;
 
-	*run = run_of(part, s, card);
+	*run = run_of(input, s, card);
 	if (run->n_bytes == 0)
 		return OD_OK;
-	rc = od_buf_new(&run->bytes, od_device_card(s->device, card), run->n_bytes, part->file.file.path, err);
-	for (size_t at = run->begin; rc == OD_OK && at < run->end; at = part->now.end) {
-		part->now = piece_of(part, run, at, team->n_threads);
-		rc = read_piece(part, run, team, err);
+	rc = od_buf_new(&run->bytes, od_device_card(s->device, card), run->n_bytes, input->file.file.path, err);
+	for (size_t at = run->begin; rc == OD_OK && at < run->end; at = input->now.end) {
+		input->now = piece_of(input, run, at, team->n_threads);
+		rc = read_piece(input, run, team, err);
 	}
 	return rc;
 }
 
-static int part_read(struct shadow_load_part *part, const struct od_shadow_store *s, struct od_team_job *team,
-		     struct od_err *err)
+static int input_read(struct shadow_input *input, const struct od_shadow_store *s, struct od_team_job *team,
+		      struct od_err *err)
 {
 	for (unsigned i = 0; i < od_device_cards(s->device); i++) {
-		int rc = read_card(part, s, i, team, err);
+		int rc = read_card(input, s, i, team, err);
 
 		if (rc != OD_OK)
-			return advise(s->pack, part->file.table.precision, rc, err);
+			return advise(s->pack, input->file.table.precision, rc, err);
 	}
 	return OD_OK;
 }
 
-static struct od_weight mat_of(const struct shadow_load_part *part, size_t index)
+static struct od_weight mat_of(const struct shadow_input *input, size_t index)
 {
-	const enum od_precision precision = part->file.table.precision;
-	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];
-	const struct od_shadow_parts parts = od_shadow_parts(precision, t->n_out, t->n_in);
-	const struct run *run = part->card;
+	const enum od_precision precision = input->file.table.precision;
+	const struct od_disk_shadow_tensor *t = &input->file.table.tensor[index];
+	const struct od_shadow_sections sections = od_shadow_sections(precision, t->n_out, t->n_in);
+	const struct run *run = input->card;
 	struct od_ref at;
 	struct od_weight w = {
 		.dtype = precision == OD_PRECISION_FP16 ? OD_F16 :
@@ -360,26 +359,26 @@ static struct od_weight mat_of(const struct shadow_load_part *part, size_t index
 							  OD_NF4,
 		.n_out = t->n_out,
 		.n_in = t->n_in,
-		.act = part->act,
+		.act = input->act,
 	};
 
 	while (index < run->begin || index >= run->end)
 		run++;
 	at = w.data = od_buf_ref(run->bytes, t->offset - run->base);
-	if (parts.n_scales > 0)
-		w.scale = od_ref_at(at, parts.scale_at);
+	if (sections.n_scales > 0)
+		w.scale = od_ref_at(at, sections.scale_at);
 	return w;
 }
 
 static void bind_dense(struct od_shadow_store *s)
 {
-	const struct od_shadow_table *t = &s->dense_part.file.table;
+	const struct od_shadow_table *t = &s->dense_input.file.table;
 
 	s->dense = *od_dense_get(s->dense_store);
 	memcpy(s->layer, s->dense.layer, s->pack->config.n_layers * sizeof(*s->layer));
 	s->dense.layer = s->layer;
-	for (size_t i = s->dense_part.begin; i < s->dense_part.end; i++)
-		s->layer[t->dense[i].layer].w[t->dense[i].role] = mat_of(&s->dense_part, i);
+	for (size_t i = s->dense_input.begin; i < s->dense_input.end; i++)
+		s->layer[t->dense[i].layer].w[t->dense[i].role] = mat_of(&s->dense_input, i);
 }
 
 static void bind_experts(struct od_shadow_store *s)
@@ -387,7 +386,7 @@ static void bind_experts(struct od_shadow_store *s)
 	const struct od_config *cfg = &s->pack->config;
 	uint32_t begin, end;
 
-	od_config_moe_part(cfg, &begin, &end);
+	od_config_moe_held(cfg, &begin, &end);
 	for (uint32_t m = begin; m < end; m++)
 		for (uint32_t e = 0; e < cfg->n_experts; e++)
 			for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
@@ -403,7 +402,7 @@ static int read_biases(struct od_shadow_store *s, size_t i, struct od_ref to, ui
 	uint64_t at = 0, n_out, n_in;
 	int rc = OD_OK;
 
-	for (int mat = OD_N_EXPERT_MATS; rc == OD_OK && mat < OD_N_EXPERT_PARTS; mat++) {
+	for (int mat = OD_N_EXPERT_MATS; rc == OD_OK && mat < OD_N_EXPERT_TENSORS; mat++) {
 		const struct od_mat_type *type = &s->pack->expert[i].type[mat];
 
 		rc = od_expert_bias_read(s->pack, m, expert, (enum od_expert_mat)mat, host + at, err);
@@ -449,7 +448,7 @@ static int load_biases(struct od_shadow_store *s, struct od_err *err)
 
 static int load_dense(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
 {
-	bool published = s->dense_part.file.file.fd < 0; /* not from a shadow file */
+	bool published = s->dense_input.file.file.fd < 0; /* not from a shadow file */
 	int rc = od_dense_load_some(&s->dense_store, s->pack, s->device, published, err);
 
 	if (rc != OD_OK || published)
@@ -457,7 +456,7 @@ static int load_dense(struct od_shadow_store *s, struct od_team_job *team, struc
 	s->layer = calloc(s->pack->config.n_layers, sizeof(*s->layer));
 	if (s->layer == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
-	rc = part_read(&s->dense_part, s, team, err);
+	rc = input_read(&s->dense_input, s, team, err);
 	if (rc == OD_OK)
 		bind_dense(s);
 	return rc;
@@ -470,7 +469,7 @@ static int load_experts(struct od_shadow_store *s, struct od_team_job *team, str
 	s->expert = calloc(s->pack->manifest.n_experts, sizeof(*s->expert));
 	if (s->expert == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
-	rc = part_read(&s->experts, s, team, err);
+	rc = input_read(&s->experts, s, team, err);
 	if (rc != OD_OK)
 		return rc;
 	bind_experts(s);
@@ -488,12 +487,12 @@ int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, struct
 	*out = NULL;
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
-	rc = open_parts(s, p, c, err);
+	rc = open_inputs(s, p, c, err);
 	s->device = d;
 	if (rc == OD_OK) {
 		/* Experts as published count for themselves; the rest is little beside them. */
 		team.progress = c->experts != OD_PRECISION_BF16 ? progress : NULL;
-		team.all_bytes = s->dense_part.n_bytes + s->experts.n_bytes;
+		team.all_bytes = s->dense_input.n_bytes + s->experts.n_bytes;
 		rc = load_dense(s, &team, err);
 	}
 	if (rc == OD_OK && c->experts == OD_PRECISION_BF16)
@@ -512,7 +511,7 @@ void od_shadow_free(struct od_shadow_store *s)
 {
 	if (s == NULL)
 		return;
-	close_parts(s);
+	close_inputs(s);
 	od_dense_free(s->dense_store);
 	od_experts_free(s->expert_store);
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)

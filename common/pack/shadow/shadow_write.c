@@ -34,7 +34,7 @@ struct record {
 	const struct run *run;
 	struct bench *bench;
 	struct od_disk_shadow_tensor *t;
-	struct od_shadow_parts parts;
+	struct od_shadow_sections sections;
 	char name[OD_NAME_BYTES];
 	uint64_t at; /* bytes of the record that are done */
 	XXH3_state_t *sum;
@@ -158,11 +158,11 @@ static int emit_expert(struct record *r, size_t index, struct od_err *err)
 static int emit_tail(struct record *r, struct od_err *err)
 {
 	const struct od_shadow_job *job = r->run->job;
-	const struct od_shadow_parts *parts = &r->parts;
+	const struct od_shadow_sections *sections = &r->sections;
 	uint64_t found;
 	int rc;
 
-	rc = emit(r, r->tail + (parts->data_bytes - r->tail_at), parts->bytes - parts->data_bytes, err);
+	rc = emit(r, r->tail + (sections->data_bytes - r->tail_at), sections->bytes - sections->data_bytes, err);
 	if (rc != OD_OK)
 		return rc;
 	found = XXH3_64bits_digest(r->sum);
@@ -175,14 +175,14 @@ static int emit_tail(struct record *r, struct od_err *err)
 
 static int record_init(struct record *r, struct od_err *err)
 {
-	const struct od_shadow_parts *parts = &r->parts;
+	const struct od_shadow_sections *sections = &r->sections;
 
-	r->tail_at = parts->data_bytes / OD_PAD_BYTES * OD_PAD_BYTES;
-	r->tail = od_alloc(parts->bytes - r->tail_at);
+	r->tail_at = sections->data_bytes / OD_PAD_BYTES * OD_PAD_BYTES;
+	r->tail = od_alloc(sections->bytes - r->tail_at);
 	r->sum = XXH3_createState();
 	if (r->tail == NULL || r->sum == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
-	r->scale = (float *)(void *)(r->tail + (parts->scale_at - r->tail_at));
+	r->scale = (float *)(void *)(r->tail + (sections->scale_at - r->tail_at));
 	XXH3_64bits_reset(r->sum);
 	return OD_OK;
 }
@@ -194,7 +194,7 @@ static int do_tensor(void *arg, unsigned thread, size_t item, uint64_t *bytes, s
 	struct record r = { .run = run, .bench = &run->bench[thread], .t = &table->tensor[item] };
 	int rc;
 
-	r.parts = od_shadow_parts(table->precision, r.t->n_out, r.t->n_in);
+	r.sections = od_shadow_sections(table->precision, r.t->n_out, r.t->n_in);
 	rc = record_init(&r, err);
 	if (rc == OD_OK && item < table->n_dense)
 		rc = emit_dense(&r, item, err);
@@ -238,7 +238,7 @@ static int run_init(struct run *run, const struct od_shadow_job *job, struct od_
 	*run = (struct run){ .job = job };
 	for (size_t i = 0; i < table->n; i++) {
 		const struct od_disk_shadow_tensor *t = &table->tensor[i];
-		const struct od_shadow_parts parts = od_shadow_parts(table->precision, t->n_out, t->n_in);
+		const struct od_shadow_sections sections = od_shadow_sections(table->precision, t->n_out, t->n_in);
 		uint64_t n_rows = od_shard_rows(t->n_out, t->n_in);
 
 		row = larger(row, t->n_in);
@@ -250,7 +250,7 @@ static int run_init(struct run *run, const struct od_shadow_job *job, struct od_
 							t->n_out * od_mat_row_bytes(type, t->n_in));
 		}
 		data = larger(data, n_rows * od_shadow_row_bytes(table->precision, t->n_in));
-		found = larger(found, larger(data, parts.bytes - parts.data_bytes));
+		found = larger(found, larger(data, sections.bytes - sections.data_bytes));
 	}
 	run->bench = calloc(job->n_threads, sizeof(*run->bench));
 	if (run->bench == NULL)

@@ -350,11 +350,11 @@ uint64_t od_spool_header_offset(const struct od_spool *s, size_t i)
 
 bool od_spool_lacks_header(struct od_spool *s, size_t i)
 {
-	const struct od_expert_place *place = &s->manifest.expert[i];
+	const struct od_expert_extent *extent = &s->manifest.expert[i];
 	const size_t len = od_spool_header_bytes(s);
 
-	return od_file_pread(s->fd, s->buf, len, place->offset, s->path, NULL) != OD_OK ||
-	       XXH3_64bits(s->buf, len) != place->header_xxh3;
+	return od_file_pread(s->fd, s->buf, len, extent->offset, s->path, NULL) != OD_OK ||
+	       XXH3_64bits(s->buf, len) != extent->header_xxh3;
 }
 
 static int check_chunk_sizes(const struct od_spool *s, const struct od_pack_expert *x, struct od_err *err)
@@ -369,27 +369,27 @@ static int check_chunk_sizes(const struct od_spool *s, const struct od_pack_expe
 
 int od_spool_put_header(struct od_spool *s, size_t i, const void *bytes, struct od_err *err)
 {
-	const struct od_expert_place *place = &s->manifest.expert[i];
+	const struct od_expert_extent *extent = &s->manifest.expert[i];
 	const size_t len = od_spool_header_bytes(s);
 	const uint32_t m = (uint32_t)(i / s->config.n_experts), expert = (uint32_t)(i % s->config.n_experts);
 	struct od_expert_entry e;
 	int rc;
 
-	if (XXH3_64bits(bytes, len) != place->header_xxh3)
+	if (XXH3_64bits(bytes, len) != extent->header_xxh3)
 		return od_fail(err, OD_ERR_CORRUPT,
 			       "header of expert (%u, %u): the received bytes do not have the checksum of "
 			       "model.json; check the store's pack with od-pack verify",
 			       m, expert);
-	rc = od_expert_header_parse(&e, &s->config, m, expert, bytes, place->offset, s->manifest.experts_bytes, s->path,
-				    err);
-	if (rc == OD_OK && e.x.bytes != place->bytes)
+	rc = od_expert_header_parse(&e, &s->config, m, expert, bytes, extent->offset, s->manifest.experts_bytes,
+				    s->path, err);
+	if (rc == OD_OK && e.x.bytes != extent->bytes)
 		rc = od_fail(err, OD_ERR_MISMATCH,
 			     "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64 " by model.json", s->path,
-			     m, expert, e.x.bytes, place->bytes);
+			     m, expert, e.x.bytes, extent->bytes);
 	if (rc == OD_OK)
 		rc = check_chunk_sizes(s, &e.x, err);
 	free((void *)e.x.shard);
-	return rc == OD_OK ? od_file_pwrite(s->fd, bytes, len, place->offset, s->path, err) : rc;
+	return rc == OD_OK ? od_file_pwrite(s->fd, bytes, len, extent->offset, s->path, err) : rc;
 }
 
 /* ---- experts ---- */

@@ -37,7 +37,7 @@ struct od_expert_writer {
 	/* the batch */
 	struct coding job[BATCH_SHARDS_MAX];
 	struct od_source from;
-	enum od_dtype coding; /* od_part_coding */
+	enum od_dtype coding; /* od_tensor_coding */
 	size_t raw_bytes;
 	struct od_mat_sums sums;
 };
@@ -63,7 +63,7 @@ static size_t coded_room(const struct od_expert_writer *w)
 {
 	size_t most = od_coder_bound(w->coder[0], w->max_e_bytes, w->max_e_bytes);
 
-	for (int mat = 0; mat < od_expert_parts(w->cfg); mat++) {
+	for (int mat = 0; mat < od_expert_tensors(w->cfg); mat++) {
 		uint64_t n_out, n_in;
 		size_t room;
 
@@ -286,22 +286,22 @@ int od_expert_write(struct od_expert_writer *w, uint32_t m, uint32_t expert, uin
 		    struct od_expert_entry *entry, uint64_t *header_xxh3, struct od_err *err)
 {
 	const size_t header_bytes = od_expert_header_bytes(w->cfg);
-	const int n_parts = od_expert_parts(w->cfg);
-	struct od_source from[OD_N_EXPERT_PARTS];
+	const int n_tensors = od_expert_tensors(w->cfg);
+	struct od_source from[OD_N_EXPERT_TENSORS];
 	struct od_shard *shard = w->shard;
 	uint64_t sm_at, e_at;
 	int rc = OD_OK;
 
 	memset(entry, 0, sizeof(*entry));
-	for (int mat = 0; mat < n_parts; mat++) {
+	for (int mat = 0; mat < n_tensors; mat++) {
 		from[mat] = od_source_expert(w->source, w->cfg, m, expert, (enum od_expert_mat)mat);
 		entry->type[mat] = from[mat].type;
 	}
 	sm_at = entry->sm_offset = offset + header_bytes;
 	e_at = entry->e_offset = offset + od_expert_e_offset(w->cfg, entry->type);
-	for (int mat = 0; rc == OD_OK && mat < n_parts; mat++) {
+	for (int mat = 0; rc == OD_OK && mat < n_tensors; mat++) {
 		w->from = from[mat];
-		w->coding = od_part_coding(mat, &w->from.type);
+		w->coding = od_tensor_coding(mat, &w->from.type);
 		rc = write_mat(w, (enum od_expert_mat)mat, &shard, &sm_at, &e_at, err);
 		od_mat_sums_final(&w->sums, &w->from.type, entry->sha256[mat]);
 	}

@@ -68,7 +68,7 @@ int od_fingerprint_add_expert(struct od_fingerprint *f, const struct od_config *
 {
 	int rc = OD_OK;
 
-	for (int mat = 0; rc == OD_OK && mat < od_expert_parts(cfg); mat++) {
+	for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(cfg); mat++) {
 		char name[OD_NAME_BYTES];
 		uint64_t n_out, n_in;
 

@@ -198,7 +198,7 @@ static uint64_t expert_source_bytes(const struct pack_writer *w, const struct od
 {
 	uint64_t sum = 0, n_out, n_in;
 
-	for (int mat = 0; mat < od_expert_parts(&w->config); mat++) {
+	for (int mat = 0; mat < od_expert_tensors(&w->config); mat++) {
 		od_expert_mat_shape(&w->config, (enum od_expert_mat)mat, &n_out, &n_in);
 		sum += od_mat_bytes(&e->type[mat], n_in, 0, n_out);
 	}
@@ -208,7 +208,7 @@ static uint64_t expert_source_bytes(const struct pack_writer *w, const struct od
 static int add_expert(struct pack_writer *w, size_t i, const struct od_expert_entry *e, uint64_t header_xxh3,
 		      struct od_err *err)
 {
-	w->manifest.expert[i] = (struct od_expert_place){ e->x.offset, e->x.bytes, header_xxh3 };
+	w->manifest.expert[i] = (struct od_expert_extent){ e->x.offset, e->x.bytes, header_xxh3 };
 	w->manifest.experts_bytes = e->x.offset + e->x.bytes;
 	advance(w, expert_source_bytes(w, e));
 	return od_fingerprint_add_expert(w->fingerprint, &w->config, (uint32_t)(i / w->config.n_experts),
@@ -344,11 +344,11 @@ static int plan(struct pack_writer *w, struct od_err *err)
 		t->type = od_source_dense(w->source, &w->config, t->role, t->layer).type;
 	}
 	w->manifest.codec = w->job->codec;
-	od_manifest_place_dense(&w->manifest);
+	od_manifest_lay_out_dense(&w->manifest);
 	for (size_t i = 0; i < w->manifest.n_dense; i++)
 		w->all_bytes += w->manifest.dense[i].bytes;
 	for (size_t i = 0; i < w->manifest.n_experts; i++)
-		for (int mat = 0; mat < od_expert_parts(&w->config); mat++) {
+		for (int mat = 0; mat < od_expert_tensors(&w->config); mat++) {
 			const struct od_source s =
 				od_source_expert(w->source, &w->config, (uint32_t)(i / w->config.n_experts),
 						 (uint32_t)(i % w->config.n_experts), (enum od_expert_mat)mat);

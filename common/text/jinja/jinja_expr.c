@@ -63,20 +63,20 @@ static struct jinja_value eval_choice(struct jinja_run *r, const struct jinja_no
 
 static struct jinja_value eval_item(struct jinja_run *r, const struct jinja_node *n)
 {
-	struct jinja_value of = jinja_eval(r, n->item.of), part[3];
+	struct jinja_value of = jinja_eval(r, n->item.of), operand[3];
 	const struct jinja_node *index = n->item.index;
 
 	if (index->kind == N_SLICE) {
 		const struct jinja_node *const from[] = { index->slice.begin, index->slice.end, index->slice.step };
 
 		for (size_t i = 0; i < 3; i++)
-			part[i] = from[i] != NULL ? jinja_eval(r, from[i]) : JINJA_ABSENT_VALUE;
+			operand[i] = from[i] != NULL ? jinja_eval(r, from[i]) : JINJA_ABSENT_VALUE;
 		r->job.line = n->line;
-		return jinja_slice(&r->job, of, part[0], part[1], part[2]);
+		return jinja_slice(&r->job, of, operand[0], operand[1], operand[2]);
 	}
-	part[0] = jinja_eval(r, index);
+	operand[0] = jinja_eval(r, index);
 	r->job.line = n->line;
-	return jinja_get_item(&r->job, of, part[0]);
+	return jinja_get_item(&r->job, of, operand[0]);
 }
 
 /* ---- calls ---- */

@@ -40,7 +40,7 @@ static bool is_number(const struct jinja_str *s)
 static struct jinja_value attribute_of(struct jinja_job *j, struct jinja_value item, struct jinja_value attribute,
 				       struct jinja_value fallback)
 {
-	const struct jinja_seq *parts;
+	const struct jinja_seq *path;
 	int64_t i;
 
 	if (!jinja_given(attribute))
@@ -49,13 +49,13 @@ static struct jinja_value attribute_of(struct jinja_job *j, struct jinja_value i
 		item = jinja_get_item(j, item, attribute);
 		return item.kind == JINJA_UNDEFINED && jinja_given(fallback) ? fallback : item;
 	}
-	parts = jinja_split(j, attribute.s, jinja_str_z(j, "."), -1, JINJA_LEFT);
-	for (size_t k = 0; k < parts->n; k++) {
-		struct jinja_value part = parts->v[k];
+	path = jinja_split(j, attribute.s, jinja_str_z(j, "."), -1, JINJA_LEFT);
+	for (size_t k = 0; k < path->n; k++) {
+		struct jinja_value step = path->v[k];
 
-		if (is_number(part.s) && jinja_parse_int(j, part.s, 10, &i))
-			part = jinja_int(i);
-		item = jinja_get_item(j, item, part);
+		if (is_number(step.s) && jinja_parse_int(j, step.s, 10, &i))
+			step = jinja_int(i);
+		item = jinja_get_item(j, item, step);
 		if (item.kind == JINJA_UNDEFINED && jinja_given(fallback))
 			item = fallback;
 	}

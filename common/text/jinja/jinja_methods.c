@@ -284,7 +284,7 @@ static struct jinja_value partition(struct jinja_job *j, struct jinja_value self
 				    enum jinja_side side)
 {
 	const struct jinja_str *s = jinja_arg_str(j, sep, "partition"), *empty = jinja_str_z(j, "");
-	const struct jinja_str *part[3] = { self.s, empty, empty };
+	const struct jinja_str *piece[3] = { self.s, empty, empty };
 	struct jinja_seq *out = jinja_seq_new(j, 3);
 	int64_t at;
 
@@ -292,15 +292,15 @@ static struct jinja_value partition(struct jinja_job *j, struct jinja_value self
 		jinja_fail(j, OD_ERR_FORMAT, "partition: the separator is empty");
 	at = jinja_find(j, self.s, s, 0, INT64_MAX, side);
 	if (at >= 0) {
-		part[0] = jinja_str_chars(j, self.s, 0, (size_t)at);
-		part[1] = s;
-		part[2] = jinja_str_chars(j, self.s, (size_t)at + s->n_chars, self.s->n_chars);
+		piece[0] = jinja_str_chars(j, self.s, 0, (size_t)at);
+		piece[1] = s;
+		piece[2] = jinja_str_chars(j, self.s, (size_t)at + s->n_chars, self.s->n_chars);
 	} else if (side == JINJA_RIGHT) {
-		part[0] = empty;
-		part[2] = self.s;
+		piece[0] = empty;
+		piece[2] = self.s;
 	}
 	for (size_t i = 0; i < 3; i++)
-		jinja_push(j, out, jinja_of_str(part[i]));
+		jinja_push(j, out, jinja_of_str(piece[i]));
 	return jinja_tuple(out);
 }
 

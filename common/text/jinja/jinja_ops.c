@@ -365,7 +365,7 @@ struct jinja_value jinja_get_item(struct jinja_job *j, struct jinja_value of, st
 	return jinja_undefined_name(j, jinja_str_of(j, index), owner_name(of));
 }
 
-static int64_t slice_part(struct jinja_job *j, struct jinja_value v, int64_t fallback)
+static int64_t slice_bound(struct jinja_job *j, struct jinja_value v, int64_t fallback)
 {
 	if (!jinja_given(v))
 		return fallback;
@@ -421,7 +421,7 @@ static struct jinja_value slice_range(struct jinja_job *j, const struct jinja_ra
 struct jinja_value jinja_slice(struct jinja_job *j, struct jinja_value of, struct jinja_value begin,
 			       struct jinja_value end, struct jinja_value step)
 {
-	const int64_t by = slice_part(j, step, 1), n = jinja_has_len(of) ? (int64_t)jinja_len(j, of) : 0;
+	const int64_t by = slice_bound(j, step, 1), n = jinja_has_len(of) ? (int64_t)jinja_len(j, of) : 0;
 	const struct jinja_seq *from;
 	struct jinja_seq *s;
 	int64_t first, last;
@@ -434,8 +434,8 @@ struct jinja_value jinja_slice(struct jinja_job *j, struct jinja_value of, struc
 			   jinja_type_name(of));
 	if (by == 0)
 		jinja_fail(j, OD_ERR_FORMAT, "the step of a slice is zero");
-	first = clamp(slice_part(j, begin, by > 0 ? 0 : INT64_MAX), n, by > 0 ? 0 : -1, by > 0 ? n : n - 1);
-	last = jinja_given(end) ? clamp(slice_part(j, end, 0), n, by > 0 ? 0 : -1, by > 0 ? n : n - 1) :
+	first = clamp(slice_bound(j, begin, by > 0 ? 0 : INT64_MAX), n, by > 0 ? 0 : -1, by > 0 ? n : n - 1);
+	last = jinja_given(end) ? clamp(slice_bound(j, end, 0), n, by > 0 ? 0 : -1, by > 0 ? n : n - 1) :
 	       by > 0		? n :
 				  -1;
 	if (by > 0 ? last > first : last < first) /* unsigned: any step and its distance fit */

@@ -342,7 +342,7 @@ static struct jinja_node *constant(struct jinja_parser *p, struct jinja_value v)
 	return n;
 }
 
-static bool ends_slice_part(const struct jinja_parser *p)
+static bool ends_slice_bound(const struct jinja_parser *p)
 {
 	return jinja_at(p, T_COLON) || jinja_at(p, T_RBRACKET) || jinja_at(p, T_COMMA);
 }
@@ -360,9 +360,9 @@ static struct jinja_node *parse_index(struct jinja_parser *p)
 	jinja_next(p);
 	n = jinja_node_new(p, N_SLICE, line);
 	n->slice.begin = begin;
-	if (!ends_slice_part(p))
+	if (!ends_slice_bound(p))
 		n->slice.end = jinja_parse_expression(p);
-	if (jinja_skip(p, T_COLON) && !ends_slice_part(p))
+	if (jinja_skip(p, T_COLON) && !ends_slice_bound(p))
 		n->slice.step = jinja_parse_expression(p);
 	return n;
 }

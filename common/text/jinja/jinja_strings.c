@@ -6,7 +6,7 @@
 
 #include "common/text/jinja/jinja_unicode.h"
 
-static const struct jinja_str *part(struct jinja_job *j, const struct jinja_str *s, size_t begin, size_t end)
+static const struct jinja_str *substring(struct jinja_job *j, const struct jinja_str *s, size_t begin, size_t end)
 {
 	return jinja_str_borrow(j, s->p + begin, end - begin);
 }
@@ -43,12 +43,13 @@ const struct jinja_str *jinja_strip(struct jinja_job *j, const struct jinja_str 
 		end = last;
 	}
 	jinja_charge(j, (s->len - (end - begin)) * (chars != NULL ? chars->len / 16 + 1 : 1) / 8);
-	return begin == 0 && end == s->len ? s : part(j, s, begin, end);
+	return begin == 0 && end == s->len ? s : substring(j, s, begin, end);
 }
 
-static void push_part(struct jinja_job *j, struct jinja_seq *out, const struct jinja_str *s, size_t begin, size_t end)
+static void push_substring(struct jinja_job *j, struct jinja_seq *out, const struct jinja_str *s, size_t begin,
+			   size_t end)
 {
-	jinja_push(j, out, jinja_of_str(part(j, s, begin, end)));
+	jinja_push(j, out, jinja_of_str(substring(j, s, begin, end)));
 }
 
 static void reverse(struct jinja_seq *s)
@@ -89,7 +90,7 @@ static void split_words(struct jinja_job *j, struct jinja_seq *out, const struct
 	for (; at < s->len; max--) {
 		size_t end = max == 0 ? s->len : skip_class(s, at, false);
 
-		push_part(j, out, s, at, end);
+		push_substring(j, out, s, at, end);
 		at = skip_class(s, end, true);
 	}
 }
@@ -101,7 +102,7 @@ static void split_words_back(struct jinja_job *j, struct jinja_seq *out, const s
 	for (; end > 0; max--) {
 		size_t begin = max == 0 ? 0 : skip_class_back(s, end, false);
 
-		push_part(j, out, s, begin, end);
+		push_substring(j, out, s, begin, end);
 		end = skip_class_back(s, begin, true);
 	}
 	reverse(out);
@@ -129,10 +130,10 @@ static void split_at(struct jinja_job *j, struct jinja_seq *out, const struct ji
 
 		if (hit == NULL)
 			break;
-		push_part(j, out, s, at, (size_t)(hit - s->p));
+		push_substring(j, out, s, at, (size_t)(hit - s->p));
 		at = (size_t)(hit - s->p) + sep->len;
 	}
-	push_part(j, out, s, at, s->len);
+	push_substring(j, out, s, at, s->len);
 }
 
 static void split_at_back(struct jinja_job *j, struct jinja_seq *out, const struct jinja_str *s,
@@ -145,10 +146,10 @@ static void split_at_back(struct jinja_job *j, struct jinja_seq *out, const stru
 
 		if (hit == NULL)
 			break;
-		push_part(j, out, s, (size_t)(hit - s->p) + sep->len, end);
+		push_substring(j, out, s, (size_t)(hit - s->p) + sep->len, end);
 		end = (size_t)(hit - s->p);
 	}
-	push_part(j, out, s, 0, end);
+	push_substring(j, out, s, 0, end);
 	reverse(out);
 }
 
@@ -188,11 +189,11 @@ struct jinja_seq *jinja_splitlines(struct jinja_job *j, const struct jinja_str *
 		at += n;
 		if (s->p[end] == '\r' && at < s->len && s->p[at] == '\n')
 			at++;
-		push_part(j, out, s, begin, keep_ends ? at : end);
+		push_substring(j, out, s, begin, keep_ends ? at : end);
 		begin = at;
 	}
 	if (begin < s->len)
-		push_part(j, out, s, begin, s->len);
+		push_substring(j, out, s, begin, s->len);
 	return out;
 }
 

@@ -140,12 +140,12 @@ size_t jinja_str_offset(struct jinja_job *j, const struct jinja_str *s, size_t n
 const struct jinja_str *jinja_str_chars(struct jinja_job *j, const struct jinja_str *s, size_t begin, size_t end)
 {
 	size_t from = jinja_str_offset(j, s, begin), to = jinja_str_offset(j, s, end);
-	struct jinja_str *part = jinja_alloc(j, sizeof(*part));
+	struct jinja_str *borrowed = jinja_alloc(j, sizeof(*borrowed));
 
-	*part = (struct jinja_str){
+	*borrowed = (struct jinja_str){
 		.p = s->p + from, .len = to - from, .n_chars = end - begin, .tail = s->tail, .markup = s->markup
 	};
-	return part;
+	return borrowed;
 }
 
 bool jinja_str_is(const struct jinja_str *s, const char *z)

@@ -245,11 +245,12 @@ static int shrink(struct odm_prefix_folder *f, uint64_t bytes, bool first, struc
 
 int odm_prefix_folder_make_room(struct odm_prefix_folder *f, size_t bytes, struct od_err *err)
 {
-	const uint64_t most = f->limit_bytes > bytes ? f->limit_bytes - bytes : 0, part = f->limit_bytes / 10 * 9;
+	const uint64_t most = f->limit_bytes > bytes ? f->limit_bytes - bytes : 0, target = f->limit_bytes / 10 * 9;
 	int rc = OD_OK;
 
 	if (f->all_bytes > most)
-		rc = shrink(f, most < part ? most : part, false, err); /* some more, so as not to do it for each file */
+		rc = shrink(f, most < target ? most : target, false,
+			    err); /* some more, so as not to do it for each file */
 	if (rc == OD_OK && f->all_bytes + bytes > f->limit_bytes)
 		rc = od_fail(err, OD_ERR_IO, "the disk of %s has too little room", f->dir);
 	return rc;

@@ -51,8 +51,8 @@ struct odm_prefix_read {
 	bool ended, closed;
 };
 
-/* A part of a page: a stream of a layer. A part of a snapshot: one card's share. */
-struct store_part {
+/* A region of a page: a stream of a layer. A part of a snapshot: one card's share. */
+struct store_region {
 	struct od_ref first; /* in the pool: that of page, or snapshot, 0 */
 	size_t each_bytes;
 };
@@ -61,8 +61,8 @@ struct odm_prefix_store {
 	struct odm_prefix_folder folder;
 	struct od_state_pool *pool;
 	struct od_device *device;
-	struct store_part *part[ODM_N_PREFIX_WHAT];
-	size_t n_parts[ODM_N_PREFIX_WHAT];
+	struct store_region *region[ODM_N_PREFIX_WHAT];
+	size_t n_regions[ODM_N_PREFIX_WHAT];
 	pthread_t writer, reader;
 	bool has_writer, has_reader;
 	/* The writer's. */
@@ -94,15 +94,15 @@ static bool copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what wha
 	const uint64_t errors = od_device_load_errors(s->device);
 	struct od_err err;
 
-	for (size_t k = 0; k < s->n_parts[what]; k++) {
-		const struct store_part *part = &s->part[what][k];
-		const struct od_ref at = od_ref_at(part->first, (uint64_t)i * part->each_bytes);
+	for (size_t k = 0; k < s->n_regions[what]; k++) {
+		const struct store_region *region = &s->region[what][k];
+		const struct od_ref at = od_ref_at(region->first, (uint64_t)i * region->each_bytes);
 
 		if (to_pool)
-			od_device_put(s->device, OD_QUEUE_LOADS, at, rows, part->each_bytes);
+			od_device_put(s->device, OD_QUEUE_LOADS, at, rows, region->each_bytes);
 		else
-			od_device_get(s->device, OD_QUEUE_LOADS, rows, at, part->each_bytes);
-		rows += part->each_bytes;
+			od_device_get(s->device, OD_QUEUE_LOADS, rows, at, region->each_bytes);
+		rows += region->each_bytes;
 	}
 	if (od_device_wait(s->device, OD_QUEUE_LOADS, od_device_ticket(s->device, OD_QUEUE_LOADS), &err) != OD_OK) {
 		od_log_limited(OD_LOG_WARN, "prefix cache: %s", err.msg);
@@ -112,33 +112,33 @@ static bool copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what wha
 	return od_device_load_errors(s->device) == errors;
 }
 
-static void add_part(struct odm_prefix_store *s, enum odm_prefix_what what, struct od_ref first, size_t each_bytes)
+static void add_region(struct odm_prefix_store *s, enum odm_prefix_what what, struct od_ref first, size_t each_bytes)
 {
-	s->part[what][s->n_parts[what]++] = (struct store_part){ first, each_bytes };
+	s->region[what][s->n_regions[what]++] = (struct store_region){ first, each_bytes };
 }
 
-static int list_parts(struct odm_prefix_store *s, const struct od_config *c, struct od_err *err)
+static int list_regions(struct odm_prefix_store *s, const struct od_config *c, struct od_err *err)
 {
 	size_t sum = 0;
 
-	s->part[ODM_PREFIX_PAGE] = calloc((size_t)c->n_layers * OD_MAX_STREAMS, sizeof(struct store_part));
-	s->part[ODM_PREFIX_STATE] = calloc(OD_MAX_CARDS, sizeof(struct store_part));
-	if (s->part[ODM_PREFIX_PAGE] == NULL || s->part[ODM_PREFIX_STATE] == NULL)
+	s->region[ODM_PREFIX_PAGE] = calloc((size_t)c->n_layers * OD_MAX_STREAMS, sizeof(struct store_region));
+	s->region[ODM_PREFIX_STATE] = calloc(OD_MAX_CARDS, sizeof(struct store_region));
+	if (s->region[ODM_PREFIX_PAGE] == NULL || s->region[ODM_PREFIX_STATE] == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "prefix cache");
 	for (uint32_t l = 0; l < c->n_layers; l++) {
 		struct od_stream stream[OD_MAX_STREAMS];
 		const uint32_t n = od_state_pool_streams(s->pool, l, stream);
 
 		for (uint32_t i = 0; i < n; i++) {
-			add_part(s, ODM_PREFIX_PAGE, stream[i].pages, stream[i].page_bytes);
+			add_region(s, ODM_PREFIX_PAGE, stream[i].pages, stream[i].page_bytes);
 			sum += stream[i].page_bytes;
 		}
 	}
 	assert(sum == s->folder.id[ODM_PREFIX_PAGE].rows_bytes);
 	for (unsigned i = 0; has_state(s) && i < od_device_cards(s->device); i++) {
 		if (od_state_pool_card_bytes(s->pool, i) > 0)
-			add_part(s, ODM_PREFIX_STATE, od_state_pool_snapshot(s->pool, i, 0),
-				 od_state_pool_card_bytes(s->pool, i));
+			add_region(s, ODM_PREFIX_STATE, od_state_pool_snapshot(s->pool, i, 0),
+				   od_state_pool_card_bytes(s->pool, i));
 	}
 	return OD_OK;
 }
@@ -596,7 +596,7 @@ static int open_store(struct odm_prefix_store *s, const struct odm_prefix_store_
 	int rc = odm_prefix_folder_init(&s->folder, o->dir, o->limit_bytes, &o->kind, err);
 
 	if (rc == OD_OK)
-		rc = list_parts(s, o->kind.config, err);
+		rc = list_regions(s, o->kind.config, err);
 	if (rc != OD_OK)
 		return rc;
 	s->write_buf = malloc(largest_file(s, most));
@@ -652,6 +652,6 @@ void odm_prefix_store_close(struct odm_prefix_store *s)
 	odm_prefix_folder_fini(&s->folder);
 	free(s->write_buf);
 	for (int what = 0; what < ODM_N_PREFIX_WHAT; what++)
-		free(s->part[what]);
+		free(s->region[what]);
 	free(s);
 }

@@ -209,7 +209,7 @@ static int convert(json_t **chat, const json_t *request, const struct odm_exchan
 
 static void prepare(struct odm_exchange *x)
 {
-	static const struct odm_dialog_form form = {
+	static const struct odm_dialog_format format = {
 		.api = ODM_API_MESSAGES,
 		.convert = convert,
 		.begin = begin,
@@ -224,7 +224,7 @@ static void prepare(struct odm_exchange *x)
 
 	if (m == NULL)
 		return;
-	odm_dialog_prepare(&m->d, &form, x);
+	odm_dialog_prepare(&m->d, &format, x);
 }
 
 static void free_state(void *state)

@@ -1,5 +1,5 @@
-/* chat_build.h - messages in OpenAI's form, put together from what other APIs have: items and blocks of one turn become
- * one message. Also what the requests of these APIs have in common.
+/* chat_build.h - messages in OpenAI's format, put together from what other APIs have: items and blocks of one turn
+ * become one message. Also what the requests of these APIs have in common.
  *
  * Running out of memory is noticed at the end: odm_chat_build_finish then fails.
  * Thread: one at a time. Owner: the caller; strings are copied. Zero-initialised; odm_chat_build_fini. */
@@ -44,7 +44,7 @@ OD_MUST_CHECK int odm_parts_text(struct od_strbuf *out, const json_t *content, c
 /* Gets the field `name` of object, a string that is not empty and has no NUL. within: path of the object. */
 OD_MUST_CHECK int odm_need_string(const char **out, const json_t *object, const char *within, const char *name,
 				  struct odm_api_error *e);
-/* Makes a function that the model may call, in the form of chat completions; takes parameters (NULL ok). NULL: no
+/* Makes a function that the model may call, in the format of chat completions; takes parameters (NULL ok). NULL: no
  * memory. */
 json_t *odm_chat_tool(const char *name, const json_t *description, json_t *parameters);
 /* Logs, once for each type, that tools of this type are left out: nothing here runs them. */

@@ -1,4 +1,4 @@
-/* /v1/chat/completions: the answer to a chat's messages, whole or as a stream of events, in OpenAI's form. */
+/* /v1/chat/completions: the answer to a chat's messages, whole or as a stream of events, in OpenAI's format. */
 #include "main-node/serve/api/api.h"
 #include "main-node/serve/api/chat_turn.h"
 #include "main-node/serve/jobs/token_text.h"

@@ -17,7 +17,7 @@
 
 #define MAX_MARK_IDS 64
 #define CALL_ID_LETTERS 24 /* OpenAI's ids have as many */
-#define SHORT_ID_LETTERS 9 /* ODM_IDS_SHORT of chat_form.h */
+#define SHORT_ID_LETTERS 9 /* ODM_IDS_SHORT of chat_format.h */
 #define MAX_ID 64
 
 /* Tokens, without repetitions. */
@@ -38,7 +38,7 @@ struct turn_choice {
 
 struct odm_turn {
 	const struct odm_chat_template *chat;
-	const struct odm_chat_form *form;
+	const struct odm_chat_format *format;
 	const struct odm_engine *engine;
 	const struct od_tokenizer *tokenizer;
 	json_t *tools; /* an array of the functions that may be called; empty: none */
@@ -129,7 +129,7 @@ static const char *function_name(const json_t *tool)
 	return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
 
-/* Returns whether "allowed_tools" names this function, in the form of chat completions or of responses. */
+/* Returns whether "allowed_tools" names this function, in the format of chat completions or of responses. */
 static bool allows(const json_t *allowed, const char *name)
 {
 	const json_t *tool;
@@ -222,10 +222,10 @@ static int read_tools(struct odm_turn *t, const struct turn_fields *q, struct od
  * memory. */
 static json_t *tools_of(const struct odm_turn *t)
 {
-	json_t *tools = t->form->harmony ? od_json_copy(t->tools) : json_incref(t->tools), *tool;
+	json_t *tools = t->format->harmony ? od_json_copy(t->tools) : json_incref(t->tools), *tool;
 	size_t i;
 
-	if (tools == NULL || !t->form->harmony)
+	if (tools == NULL || !t->format->harmony)
 		return tools;
 	json_array_foreach(tools, i, tool)
 	{
@@ -249,7 +249,7 @@ static json_t *variables_of(const struct odm_turn *t, const struct turn_fields *
 	good = json_object_set_new(vars, "add_generation_prompt", json_boolean(opens_answer)) == 0 && good;
 	if (q->documents != NULL)
 		good = json_object_set(vars, "documents", (json_t *)q->documents) == 0 && good;
-	good = odm_thinking_set(vars, &q->thinking, t->form->harmony) && good;
+	good = odm_thinking_set(vars, &q->thinking, t->format->harmony) && good;
 	if (json_array_size(t->tools) > 0)
 		good = json_object_set_new(vars, "tools", tools_of(t)) == 0 && good;
 	else
@@ -384,7 +384,7 @@ struct rendered {
 static int render_any(const struct odm_turn *t, const struct odm_app *app, const struct turn_fields *q, json_t *vars,
 		      struct rendered *r, struct od_err *err)
 {
-	const bool fixed = t->form->harmony || json_object_get(q->variables, "reasoning_effort") != NULL;
+	const bool fixed = t->format->harmony || json_object_get(q->variables, "reasoning_effort") != NULL;
 	struct od_err other;
 	int rc = odm_chat_template_prompt(app->chat, vars, &r->users, &r->text, &r->len, err);
 
@@ -497,7 +497,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	if (rc != OD_OK)
 		return rc;
 	t->chat = app->chat;
-	t->form = odm_chat_template_form(app->chat, json_array_size(t->tools) > 0);
+	t->format = odm_chat_template_format(app->chat, json_array_size(t->tools) > 0);
 	t->one_call = !q->parallel_tool_calls;
 	t->opens_answer = q->add_generation_prompt && !q->continue_final_message;
 	t->n_calls = count_calls(q->messages);
@@ -505,9 +505,9 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	if (rc == OD_OK)
 		rc = encode(t, app->chat, &r, e);
 	if (rc == OD_OK) {
-		t->in_thought = odm_chat_form_in_thought(t->form, r.text, r.len, &r.users);
-		odm_chat_form_marks(t->form, json_array_size(t->tools) > 0, show_mark, t);
-		odm_chat_form_ends(t->form, end_at, t);
+		t->in_thought = odm_chat_format_in_thought(t->format, r.text, r.len, &r.users);
+		odm_chat_format_marks(t->format, json_array_size(t->tools) > 0, show_mark, t);
+		odm_chat_format_ends(t->format, end_at, t);
 	}
 	free(r.text);
 	od_text_spans_fini(&r.users);
@@ -581,10 +581,10 @@ static void on_reasoning(void *arg, const char *text, size_t len)
 		c->turn->sink->reasoning(c->turn->sink->arg, number_of(c), text, len);
 }
 
-static const char *make_id(char id[MAX_ID], const struct odm_chat_form *form)
+static const char *make_id(char id[MAX_ID], const struct odm_chat_format *format)
 {
 	static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyz", prefix[] = "call_";
-	const bool is_short = form->ids == ODM_IDS_SHORT;
+	const bool is_short = format->ids == ODM_IDS_SHORT;
 	const size_t n = is_short ? SHORT_ID_LETTERS : CALL_ID_LETTERS;
 	unsigned char random[CALL_ID_LETTERS] = { 0 };
 	char *to = id + (is_short ? 0 : strlen(prefix));
@@ -606,14 +606,15 @@ static void on_call(void *arg, const char *name, const char *call_id)
 
 	if (full(c))
 		return;
-	if (c->turn->form->ids == ODM_IDS_COUNTED) /* a model may count wrongly, and then two calls would have one id */
+	if (c->turn->format->ids ==
+	    ODM_IDS_COUNTED) /* a model may count wrongly, and then two calls would have one id */
 		counted = odm_counted_id(name, c->turn->n_calls + c->n_calls);
 	c->n_calls++;
 	c->in_call = true;
 	if (counted != NULL)
 		shown.id = json_string_value(counted);
 	else if (shown.id == NULL)
-		shown.id = make_id(id, c->turn->form);
+		shown.id = make_id(id, c->turn->format);
 	c->turn->sink->call(c->turn->sink->arg, number_of(c), &shown);
 	json_decref(counted);
 }
@@ -666,7 +667,7 @@ static bool ends_at(void *arg, const char *piece, size_t len)
 static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
 		      struct odm_api_error *e)
 {
-	const struct odm_answer_opts opts = { .form = t->form,
+	const struct odm_answer_opts opts = { .format = t->format,
 					      .in_thought = t->in_thought,
 					      .tools = t->tools,
 					      .lead = t->opens_answer && !t->in_thought ? t->space.lead : NULL,

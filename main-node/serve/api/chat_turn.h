@@ -1,6 +1,6 @@
 /* chat_turn.h - a turn of a chat: from a request's messages to jobs, and from what the model writes to content,
- * reasoning and tool calls. All chat APIs use it: each translates its request into OpenAI's chat form, and these events
- * into its own JSON.
+ * reasoning and tool calls. All chat APIs use it: each translates its request into OpenAI's chat format, and these
+ * events into its own JSON.
  *
  * Thread: odm_turn_new and odm_turn_add on a request thread, then the HTTP thread. Owner: the endpoint's state. The
  * sink's texts are borrowed for the call; the sink itself must outlive the turn. */
@@ -27,8 +27,8 @@ struct odm_turn_sink {
 	void (*call_end)(void *arg, size_t choice, bool complete);
 };
 
-/* Reads a request in the form of chat completions, except the fields of odm_generation_read; renders and tokenises its
- * prompt. *logprobs: for odm_turn_add. e names the field: "messages[2].content", "tools[0].function.name". 400 without
+/* Reads a request in the format of chat completions, except the fields of odm_generation_read; renders and tokenises
+ * its prompt. *logprobs: for odm_turn_add. e names the field: "messages[2].content", "tools[0].function.name". 400 without
  * a chat template. */
 OD_MUST_CHECK int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine,
 			       const json_t *request, int *logprobs, struct odm_api_error *e);

@@ -147,7 +147,7 @@ const struct odm_client_field odm_client_fields[] = {
 	REFUSED("logits_processors", ALL),
 	REFUSED("custom_logit_processor", ALL),
 
-	/* The answer's form. */
+	/* The answer's format. */
 	DONE("stream", ALL, NULL),
 	DONE("stream_options", C | H, "`include_usage`"),
 	IGNORED("stream_options", R | M, SAME_ANSWER),

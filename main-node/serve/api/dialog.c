@@ -38,8 +38,8 @@ static int read_chat(struct odm_dialog *d, struct odm_exchange *x, const struct 
 		rc = odm_choices_new(&d->reply.choices, x, e);
 	if (rc == OD_OK)
 		rc = odm_turn_add(d->turn, &d->reply, &d->g, *logprobs, &d->sink, e);
-	if (rc != OD_OK && d->form->messages != NULL)
-		odm_api_error_rename(e, "messages", d->form->messages);
+	if (rc != OD_OK && d->format->messages != NULL)
+		odm_api_error_rename(e, "messages", d->format->messages);
 	return rc;
 }
 
@@ -48,10 +48,10 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 	static const char *const borrowed[] = { "stop", NULL }; /* d->g borrows it */
 	const struct odm_engine *engine;
 	int logprobs;
-	int rc = odm_api_begin(x, d->form->api, &d->request, &engine, e);
+	int rc = odm_api_begin(x, d->format->api, &d->request, &engine, e);
 
 	if (rc == OD_OK)
-		rc = d->form->convert(&d->chat, d->request, x, e);
+		rc = d->format->convert(&d->chat, d->request, x, e);
 	if (rc == OD_OK)
 		rc = read_chat(d, x, engine, &logprobs, e);
 	if (rc == OD_OK && logprobs >= 0)
@@ -59,7 +59,7 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 	if (rc == OD_OK)
 		rc = keep_only(&d->chat, borrowed, e);
 	if (rc == OD_OK)
-		rc = keep_only(&d->request, d->form->repeated, e);
+		rc = keep_only(&d->request, d->format->repeated, e);
 	d->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
 	d->reply.stream = d->g.stream;
 	return rc;
@@ -78,7 +78,7 @@ static void end_block(struct odm_dialog *d, bool cut)
 		return;
 	d->open = false;
 	d->block.cut = cut;
-	d->form->block_end(d, &d->block);
+	d->format->block_end(d, &d->block);
 	d->block.text.len = 0;
 	d->block.index++;
 	d->wrote = true;
@@ -92,14 +92,14 @@ static void begin_block(struct odm_dialog *d, enum odm_block_kind kind)
 	d->open = true;
 	d->block.kind = kind;
 	if (d->reply.stream)
-		d->form->block_begin(d, &d->block);
+		d->format->block_begin(d, &d->block);
 }
 
 static void add_text(struct odm_dialog *d, const char *text, size_t len)
 {
 	od_strbuf_append(&d->block.text, text, len);
 	if (d->reply.stream && len > 0)
-		d->form->block_text(d, &d->block, text, len);
+		d->format->block_text(d, &d->block, text, len);
 	d->wrote = true;
 }
 
@@ -161,7 +161,7 @@ static void on_end(void *arg)
 {
 	struct odm_dialog *d = arg;
 
-	d->form->end(d);
+	d->format->end(d);
 }
 
 static void on_fail(void *arg, const struct odm_api_error *e)
@@ -169,7 +169,7 @@ static void on_fail(void *arg, const struct odm_api_error *e)
 	struct odm_dialog *d = arg;
 
 	if (d->reply.stream)
-		d->form->fail(d, e);
+		d->format->fail(d, e);
 	else
 		odm_exchange_fail(d->reply.exchange, e);
 }
@@ -186,14 +186,14 @@ bool odm_dialog_cut(const struct odm_dialog *d)
 
 /* ---- The endpoint's functions ---- */
 
-void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form, struct odm_exchange *x)
+void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_format *format, struct odm_exchange *x)
 {
 	struct odm_api_error e;
 	int rc;
 
-	d->form = form;
+	d->format = format;
 	d->ops = (struct odm_reply_ops){
-		.news = on_news, .end = on_end, .fail = on_fail, .keep_alive = form->keep_alive
+		.news = on_news, .end = on_end, .fail = on_fail, .keep_alive = format->keep_alive
 	};
 	d->sink = (struct odm_turn_sink){ d, on_content, on_reasoning, on_call, on_arguments, on_call_end };
 	odm_reply_init(&d->reply, &d->ops, d, x, odm_app_of(x)->model);
@@ -218,6 +218,6 @@ void odm_dialog_start(struct odm_exchange *x)
 
 	odm_reply_start(&d->reply);
 	if (d->reply.stream)
-		d->form->begin(d);
+		d->format->begin(d);
 	odm_reply_news(&d->reply);
 }

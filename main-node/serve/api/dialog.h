@@ -25,7 +25,7 @@ json_t *odm_block_text(const struct odm_block *b); /* a new string */
 struct odm_dialog;
 
 /* The functions that an API has of its own. Those that write events are called for streams only. */
-struct odm_dialog_form {
+struct odm_dialog_format {
 	enum odm_api_kind api;
 	/* Translates the request, whose text is x's body, into one of chat completions. *chat is NULL unless OD_OK. */
 	int (*convert)(json_t **chat, const json_t *request, const struct odm_exchange *x, struct odm_api_error *e);
@@ -42,7 +42,7 @@ struct odm_dialog_form {
 
 struct odm_dialog {
 	struct odm_reply reply; /* first: odm_reply_on_news */
-	const struct odm_dialog_form *form;
+	const struct odm_dialog_format *format;
 	struct odm_reply_ops ops;
 	/* as it came, and as one of chat completions; both without fields that only the prompt needs */
 	json_t *request, *chat;
@@ -58,7 +58,7 @@ struct odm_dialog {
 
 /* These serve the endpoint's functions of the same names; the others are odm_reply_on_news and so on. d: new and zero;
  * it is the exchange's state. */
-void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form, struct odm_exchange *x);
+void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_format *format, struct odm_exchange *x);
 void odm_dialog_start(struct odm_exchange *x);
 void odm_dialog_fini(struct odm_dialog *d);
 

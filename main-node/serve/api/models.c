@@ -1,11 +1,11 @@
-/* /v1/models: the model that is served, in the forms of OpenAI, vLLM and Anthropic. */
+/* /v1/models: the model that is served, in the formats of OpenAI, vLLM and Anthropic. */
 #include "main-node/engine/engine.h"
 #include "main-node/serve/api/api.h"
 
 #include <string.h>
 #include <time.h>
 
-/* The fields of OpenAI's form and vLLM's max_model_len, then those of Anthropic's. */
+/* The fields of OpenAI's format and vLLM's max_model_len, then those of Anthropic's. */
 static json_t *model_json(const struct odm_app *app, const struct odm_engine *engine)
 {
 	const json_int_t ctx = odm_engine_ctx(engine);

@@ -418,8 +418,8 @@ static const struct odm_field fields[] = {
 	{ 0 },
 };
 
-/* Refuses forms of the answer that are not supported. */
-static int check_form(const struct response_settings *s, struct odm_api_error *e)
+/* Refuses formats of the answer that are not supported. */
+static int check_format(const struct response_settings *s, struct odm_api_error *e)
 {
 	const char *format = json_string_value(json_object_get(s->format, "type"));
 
@@ -471,7 +471,7 @@ static int read_settings(struct response_convert *c, json_t *chat, const json_t 
 		rc = odm_api_fail(c->e, 400, "max_output_tokens", OD_ERR_RANGE,
 				  "max_output_tokens: expected at least 1, or -1, found 0");
 	if (rc == OD_OK)
-		rc = check_form(&s, c->e);
+		rc = check_format(&s, c->e);
 	if (rc == OD_OK)
 		rc = odm_chat_copy_settings(chat, request, settings, c->e);
 	if (rc == OD_OK)

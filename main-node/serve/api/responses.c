@@ -282,7 +282,7 @@ static int convert(json_t **chat, const json_t *request, const struct odm_exchan
 
 static void prepare(struct odm_exchange *x)
 {
-	static const struct odm_dialog_form form = {
+	static const struct odm_dialog_format format = {
 		.api = ODM_API_RESPONSES,
 		.convert = convert,
 		.begin = begin,
@@ -299,7 +299,7 @@ static void prepare(struct odm_exchange *x)
 	if (r == NULL)
 		return;
 	r->output = json_array();
-	odm_dialog_prepare(&r->d, &form, x);
+	odm_dialog_prepare(&r->d, &format, x);
 }
 
 static void free_state(void *state)

@@ -19,7 +19,7 @@ struct odm_thinking {
 	const char *effort; /* NULL: not given */
 };
 
-/* Reads the fields of a request in the form of chat completions. */
+/* Reads the fields of a request in the format of chat completions. */
 OD_MUST_CHECK int odm_thinking_read(struct odm_thinking *t, const json_t *request, struct odm_api_error *e);
 /* Sets what vars, the variables of a template, does not have yet. harmony: of a template that writes any effort, for a
  * model that knows three. False: out of memory. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two forms: llama-server's {"content", "add_special", "parse_special"} and vLLM's {"prompt", "add_special_tokens"}. */
+/* Two formats: llama-server's {"content", "add_special", "parse_special"} and vLLM's {"prompt", "add_special_tokens"}. */
 struct tokenize {
 	const json_t *content, *prompt;
 	bool add_special, add_special_tokens, parse_special;

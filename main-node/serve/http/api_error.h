@@ -1,4 +1,4 @@
-/* api_error.h - an answer that refuses: an HTTP status and what OpenAI's form {"error": {...}} says.
+/* api_error.h - an answer that refuses: an HTTP status and what OpenAI's format {"error": {...}} says.
  *
  * Thread: any. Owner: the caller; nothing here allocates except what makes JSON. */
 #ifndef ODM_API_ERROR_H
@@ -28,7 +28,7 @@ void odm_hide_folder(char *message, const char *folder);
 void odm_api_from_err(struct odm_api_error *e, const struct od_err *err);
 /* {"error": {"message", "type", "param", "code"}}: a new reference, NULL: out of memory. */
 json_t *odm_api_error_json(const struct odm_api_error *e);
-/* Anthropic's form: {"type": "error", "error": {"type", "message"}, "request_id"}; likewise. */
+/* Anthropic's format: {"type": "error", "error": {"type", "message"}, "request_id"}; likewise. */
 json_t *odm_api_error_anthropic(const struct odm_api_error *e, const char *request_id);
 
 #endif

@@ -28,7 +28,7 @@ struct odm_work {
 enum odm_endpoint_flag {
 	ODM_ENDPOINT_OPEN = 1, /* no API key is needed */
 	ODM_ENDPOINT_DRAINING = 2, /* still answered while the server is ending */
-	ODM_ENDPOINT_ANTHROPIC = 4, /* refusals and the header request-id have Anthropic's form */
+	ODM_ENDPOINT_ANTHROPIC = 4, /* refusals and the header request-id have Anthropic's format */
 	ODM_ENDPOINT_PROBE = 8, /* asked by machines all the time: answers of 200 are logged for debugging only */
 };
 

@@ -618,7 +618,7 @@ static struct MHD_Daemon *start_daemon(struct odm_http *h)
 				MHD_OPTION_END);
 }
 
-/* The text has the forms of both APIs at once. */
+/* The text has the formats of both APIs at once. */
 static struct MHD_Response *make_no_memory(void)
 {
 	static const char text[] = "{\"type\": \"error\", \"error\": {\"message\": \"out of memory\", \"type\": "

@@ -1,5 +1,5 @@
-/* http_header.h - checks a request by its header, before its body comes: host, origin, path, key, form and size of the
- * body.
+/* http_header.h - checks a request by its header, before its body comes: host, origin, path, key, format and size of
+ * the body.
  *
  * Thread: the HTTP thread. */
 #ifndef ODM_HTTP_HEADER_H

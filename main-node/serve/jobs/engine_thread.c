@@ -27,7 +27,7 @@ struct odm_engine_thread {
 	struct odm_main_node *node; /* with its engine; NULL until ready */
 	struct odm_job *first, **last; /* queue */
 	size_t n_running, n_begun, n_waiting, n_open;
-	bool stopping, places_changed;
+	bool stopping, positions_changed;
 	uint64_t last_step_ns, last_token_ns;
 	struct od_err last_error;
 };
@@ -48,7 +48,7 @@ static void leave(struct odm_engine_thread *t, struct odm_job *j)
 		t->n_begun--;
 	else
 		t->n_waiting--;
-	t->places_changed = true;
+	t->positions_changed = true;
 }
 
 static int admit(struct odm_engine_thread *t, struct odm_job *const *job, size_t n, bool beyond, struct od_err *err)
@@ -75,7 +75,7 @@ static int admit(struct odm_engine_thread *t, struct odm_job *const *job, size_t
 		j->submitted_ns = od_now_ns();
 		j->max_unread_bytes = t->opts.max_unread_bytes;
 		/* the job is not shared yet, so no lock is needed; and no wake, because the submitter looks first */
-		j->news.place = ++t->n_waiting;
+		j->news.position = ++t->n_waiting;
 		j->any_news = true;
 		*t->last = j;
 		t->last = &j->next;
@@ -217,7 +217,7 @@ static void on_progress(void *arg, uint32_t done, uint32_t n_prompt)
 		j->begun_ns = now;
 		t->n_waiting--;
 		t->n_begun++;
-		t->places_changed = true;
+		t->positions_changed = true;
 	}
 	pthread_mutex_unlock(&t->lock);
 	if (first)
@@ -314,12 +314,12 @@ static struct odm_job *next_job(struct odm_engine_thread *t)
 
 /* Tells each waiting job how many are before it. Call it with the lock held; it is released while jobs are told,
  * because a wake runs with no lock held. */
-static void tell_places(struct odm_engine_thread *t)
+static void tell_positions(struct odm_engine_thread *t)
 {
 	struct odm_job **job = malloc((t->n_waiting + 1) * sizeof(struct odm_job *));
 	size_t n = 0;
 
-	t->places_changed = false;
+	t->positions_changed = false;
 	if (job == NULL)
 		return;
 	for (size_t i = 0; i < t->n_running; i++)
@@ -331,7 +331,7 @@ static void tell_places(struct odm_engine_thread *t)
 		odm_job_hold(job[i]);
 	pthread_mutex_unlock(&t->lock);
 	for (size_t i = 0; i < n; i++) {
-		odm_job_tell_place(job[i], i + 1);
+		odm_job_tell_position(job[i], i + 1);
 		odm_job_let_go(job[i]);
 	}
 	free(job);
@@ -345,7 +345,7 @@ static bool prepare_work(struct odm_engine_thread *t)
 
 	pthread_mutex_lock(&t->lock);
 	od_pulse_beat();
-	while (!t->stopping && t->first == NULL && t->n_running == 0 && !t->places_changed) {
+	while (!t->stopping && t->first == NULL && t->n_running == 0 && !t->positions_changed) {
 		pthread_cond_wait(&t->work, &t->lock);
 		od_pulse_beat();
 	}
@@ -354,8 +354,8 @@ static bool prepare_work(struct odm_engine_thread *t)
 		give_to_engine(t, j);
 		pthread_mutex_lock(&t->lock);
 	}
-	if (t->places_changed)
-		tell_places(t);
+	if (t->positions_changed)
+		tell_positions(t);
 	if (!t->stopping || t->n_running > 0) {
 		pthread_mutex_unlock(&t->lock);
 		return true;

@@ -59,7 +59,7 @@ uint64_t odm_engine_thread_served_bytes(struct odm_engine_thread *t);
 OD_MUST_CHECK int odm_engine_thread_reload_peers(struct odm_engine_thread *t, struct od_err *err);
 void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a);
 
-/* Submits all or none. A submitted job has news at once, its place in the queue, and wake is not called for it: take
+/* Submits all or none. A submitted job has news at once, its position in the queue, and wake is not called for it: take
  * it. OD_ERR_BUSY: as many requests are open as may be; OD_ERR_UNREACHABLE: the engine is not ready; else the error of
  * odm_engine_check. beyond: the limit does not count. */
 OD_MUST_CHECK int odm_engine_thread_submit(struct odm_engine_thread *t, struct odm_job *const *job, size_t n,

@@ -88,8 +88,8 @@ static int read_bias(struct odm_generation *g, uint32_t vocab, struct odm_api_er
 	return OD_OK;
 }
 
-/* Refuses forms of the answer that are not supported. */
-static int check_form(const struct odm_generation *g, struct odm_api_error *e)
+/* Refuses formats of the answer that are not supported. */
+static int check_format(const struct odm_generation *g, struct odm_api_error *e)
 {
 	const char *type = json_string_value(json_object_get(g->response_format, "type"));
 
@@ -125,7 +125,7 @@ int odm_generation_read(struct odm_generation *g, const json_t *request, const s
 		return odm_api_fail(e, 500, NULL, rc, "%s", err.msg);
 	rc = odm_fields_read(fields, request, g, e);
 	if (rc == OD_OK)
-		rc = check_form(g, e);
+		rc = check_format(g, e);
 	if (g->repeat_last_n >= odm_engine_ctx(engine))
 		/* a window as long as the context covers all; all needs no memory for a window */
 		g->repeat_last_n = -1;

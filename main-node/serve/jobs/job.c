@@ -157,14 +157,14 @@ void odm_job_tell_token(struct odm_job *j, const struct odm_token *t)
 	unlock_and_wake(j);
 }
 
-void odm_job_tell_place(struct odm_job *j, size_t place)
+void odm_job_tell_position(struct odm_job *j, size_t position)
 {
 	pthread_mutex_lock(&j->lock);
-	if (j->news.place == place || j->news.begun || j->news.done) {
+	if (j->news.position == position || j->news.begun || j->news.done) {
 		pthread_mutex_unlock(&j->lock);
 		return;
 	}
-	j->news.place = place;
+	j->news.position = position;
 	unlock_and_wake(j);
 }
 
@@ -176,7 +176,7 @@ void odm_job_tell_prefill(struct odm_job *j, uint32_t prefilled_tokens)
 		return;
 	}
 	j->news.begun = true;
-	j->news.place = 0;
+	j->news.position = 0;
 	j->news.prefilled_tokens = prefilled_tokens;
 	unlock_and_wake(j);
 }

@@ -36,7 +36,7 @@ struct odm_news {
 	struct od_strbuf text; /* new text since the last time */
 	struct odm_token_list tokens; /* new tokens since the last time, if log probabilities were asked for */
 	bool begun; /* it has left the queue */
-	size_t place; /* before it has begun: its position among the waiting jobs; 1: it is the next */
+	size_t position; /* before it has begun: its position among the waiting jobs; 1: it is the next */
 	uint32_t prefilled_tokens; /* tokens of the prompt */
 	bool done;
 	/* Below: valid when done. */

@@ -41,7 +41,7 @@ struct odm_job {
 };
 
 /* These act like ref and unref, but the last to let go calls release. The queue or the engine holds a job until it is
- * done; tell_places() holds one because a cancel may end it meanwhile, and a wake after release would reach freed
+ * done; tell_positions() holds one because a cancel may end it meanwhile, and a wake after release would reach freed
  * memory. */
 void odm_job_hold(struct odm_job *j);
 void odm_job_let_go(struct odm_job *j);
@@ -50,7 +50,7 @@ void odm_job_let_go(struct odm_job *j);
  * included. */
 bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len);
 void odm_job_tell_token(struct odm_job *j, const struct odm_token *t);
-void odm_job_tell_place(struct odm_job *j, size_t place); /* does nothing if the job has begun or is done */
+void odm_job_tell_position(struct odm_job *j, size_t position); /* does nothing if the job has begun or is done */
 void odm_job_tell_prefill(struct odm_job *j, uint32_t prefilled_tokens);
 /* r: NULL: it never was in the engine. */
 void odm_job_tell_done(struct odm_job *j, const struct odm_result *r, const struct od_err *err);

@@ -54,7 +54,7 @@ static void write_progress(struct odm_reply *r, size_t i, const struct odm_news 
 	if (news->begun)
 		snprintf(line, sizeof(line), ": choice %zu: prompt %u/%zu tokens\n\n", i, news->prefilled_tokens, n);
 	else
-		snprintf(line, sizeof(line), ": choice %zu: waiting, place %zu\n\n", i, news->place);
+		snprintf(line, sizeof(line), ": choice %zu: waiting, place %zu\n\n", i, news->position);
 	odm_exchange_write(r->exchange, line, strlen(line));
 }
 
@@ -151,7 +151,7 @@ void odm_reply_end_choice(struct odm_reply *r, size_t choice)
 	odm_choices_cancel_one(r->choices, choice);
 }
 
-/* ---- OpenAI's form ---- */
+/* ---- OpenAI's format ---- */
 
 struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n)
 {

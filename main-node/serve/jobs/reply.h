@@ -15,7 +15,7 @@ struct odm_reply_ops {
 	bool (*news)(void *arg, size_t choice, const struct odm_news *news);
 	/* Writes the whole answer, or the last events of the stream, when all choices are done. */
 	void (*end)(void *arg);
-	/* Writes the error instead, whole or as an event; NULL: in OpenAI's form. */
+	/* Writes the error instead, whole or as an event; NULL: in OpenAI's format. */
 	void (*fail)(void *arg, const struct odm_api_error *e);
 	const char *keep_alive; /* written to a stream when nothing else comes for long; NULL: a comment */
 };

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_PART_BYTES 256 /* limit of a token's bytes if it is no text by itself */
+#define MAX_RAW_BYTES 256 /* limit of a token's bytes if it is no text by itself */
 
 /* The first token of a text loses its blank in some tokenisers, so another one goes before it. */
 static char *text_behind(const struct od_tokenizer *t, int32_t token, size_t *len)
@@ -105,12 +105,12 @@ void odm_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const stru
 
 static json_t *bytes_json(const struct od_tokenizer *t, int32_t token, const char *text, size_t len)
 {
-	char part[MAX_PART_BYTES];
+	char raw[MAX_RAW_BYTES];
 	json_t *bytes;
 
 	if (memmem(text, len, "\xef\xbf\xbd", 3) != NULL) { /* a part of a character: clients put the bytes together */
-		len = od_tokenizer_bytes(t, token, part, sizeof(part));
-		text = part;
+		len = od_tokenizer_bytes(t, token, raw, sizeof(raw));
+		text = raw;
 		if (len == 0)
 			return json_null();
 	}

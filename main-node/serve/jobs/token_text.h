@@ -13,14 +13,14 @@
  * 0 for special ones. */
 char *odm_token_text(const struct od_tokenizer *t, int32_t token, size_t *len, size_t *shown);
 
-/* OpenAI's form for completions: {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, all arrays; a new
+/* OpenAI's format for completions: {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, all arrays; a new
  * reference. */
 json_t *odm_logprobs_new(void);
 /* Appends tokens [n]. *offset: characters of the text before them, which grows. */
 void odm_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n,
 		      size_t *offset);
 
-/* OpenAI's form for chats: {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}; a new reference. bytes are the
+/* OpenAI's format for chats: {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}; a new reference. bytes are the
  * token's own also where it is only a part of a character; null: not known. */
 json_t *odm_chat_logprobs_new(void);
 void odm_chat_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n);

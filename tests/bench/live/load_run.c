@@ -100,7 +100,7 @@ int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
 	const struct od_config *cfg = od_pack_config(pack);
 	const struct odw_schedule_opts opts = { .n_moe = cfg->n_moe,
 						.n_experts = cfg->n_experts,
-						.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards),
+						.n_slices = odw_slices(od_pack_expert(pack, 0, 0)->n_shards),
 						.n_slots = c->n_slots,
 						.bufs = c->bufs,
 						.n_stages = odw_loader_stages(c->n_readers, c->n_inflaters) };
@@ -127,7 +127,7 @@ int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
 
 struct raw {
 	const struct load_case *c;
-	uint32_t n_shards, part_shards, n_parts;
+	uint32_t n_shards, slice_shards, n_slices;
 	_Atomic size_t next; /* part of all experts */
 	_Atomic uint64_t bytes, ns;
 };
@@ -141,14 +141,14 @@ struct raw_reader {
 	struct od_err err;
 };
 
-static int read_part(struct raw_reader *r, size_t expert, uint32_t part)
+static int read_slice(struct raw_reader *r, size_t expert, uint32_t slice)
 {
 	const struct load_case *c = r->all->c;
 	const struct load_expert *e = &c->source->expert[expert];
 	const struct od_shard *s = od_pack_expert(c->source->pack, e->m, e->expert)->shard;
-	const uint32_t first = part * r->all->part_shards, left = r->all->n_shards - first;
-	const uint32_t n = left < r->all->part_shards ? left : r->all->part_shards;
-	struct od_shard_bytes b[ODW_PART_SHARDS];
+	const uint32_t first = slice * r->all->slice_shards, left = r->all->n_shards - first;
+	const uint32_t n = left < r->all->slice_shards ? left : r->all->slice_shards;
+	struct od_shard_bytes b[ODW_SLICE_SHARDS];
 	uint64_t begin_ns = od_now_ns();
 	int rc = load_source_read(c->source, e->m, e->expert, first, n, OD_SET_STORED, &r->mem,
 				  od_buf_ref(r->staging, 0), b, &r->err);
@@ -165,8 +165,8 @@ static void *read_raw(void *arg)
 	const struct raw *all = r->all;
 	size_t i;
 
-	while (r->rc == OD_OK && (i = r->all->next++) < all->c->source->n * all->n_parts)
-		r->rc = read_part(r, i / all->n_parts, (uint32_t)(i % all->n_parts));
+	while (r->rc == OD_OK && (i = r->all->next++) < all->c->source->n * all->n_slices)
+		r->rc = read_slice(r, i / all->n_slices, (uint32_t)(i % all->n_slices));
 	return NULL;
 }
 
@@ -180,7 +180,7 @@ static int run_readers(const struct load_case *c, struct raw *raw, struct raw_re
 
 	for (unsigned i = 0; rc == OD_OK && i < c->n_readers; i++) {
 		reader[i].all = raw;
-		rc = od_buf_new_shared(&reader[i].staging, c->device, each * raw->part_shards, "a reader", err);
+		rc = od_buf_new_shared(&reader[i].staging, c->device, each * raw->slice_shards, "a reader", err);
 	}
 	begin_ns = od_now_ns();
 	for (; rc == OD_OK && n < c->n_readers; n += rc == OD_OK)
@@ -202,9 +202,10 @@ static int run_readers(const struct load_case *c, struct raw *raw, struct raw_re
 int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 {
 	const uint32_t n_shards = od_pack_expert(c->source->pack, 0, 0)->n_shards;
-	struct raw raw = {
-		.c = c, .n_shards = n_shards, .part_shards = odw_part_shards(n_shards), .n_parts = odw_parts(n_shards)
-	};
+	struct raw raw = { .c = c,
+			   .n_shards = n_shards,
+			   .slice_shards = odw_slice_shards(n_shards),
+			   .n_slices = odw_slices(n_shards) };
 	struct raw_reader *reader = calloc(c->n_readers, sizeof(*reader));
 	int rc;
 

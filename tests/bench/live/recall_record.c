@@ -32,9 +32,9 @@ static uint64_t position_bytes(const struct recall_recorder_opts *o)
 uint64_t recall_recorder_bytes(const struct recall_recorder_opts *o)
 {
 	const struct od_config *c = o->forward.config;
-	uint64_t sum = od_state_pool_bytes(c, o->forward.profile, od_state_pages(o->positions), 1), part;
+	uint64_t sum = od_state_pool_bytes(c, o->forward.profile, od_state_pages(o->positions), 1), bytes;
 
-	if (!od_mul(o->positions, position_bytes(o), &part) || !od_add(sum, part, &sum) ||
+	if (!od_mul(o->positions, position_bytes(o), &bytes) || !od_add(sum, bytes, &sum) ||
 	    !od_add(sum, od_forward_bytes(&o->forward), &sum))
 		return UINT64_MAX;
 	return sum;

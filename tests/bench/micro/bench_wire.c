@@ -183,9 +183,9 @@ static int turn(const struct wire *w, struct link *l, size_t len, struct od_err 
 	return rc;
 }
 
-static double at(const struct link *l, double part)
+static double at(const struct link *l, double fraction)
 {
-	return l->us[(size_t)(part * (double)(l->n - 1))];
+	return l->us[(size_t)(fraction * (double)(l->n - 1))];
 }
 
 static int measure(struct wire *w, size_t len, struct od_table *table, struct od_err *err)

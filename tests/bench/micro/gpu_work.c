@@ -144,16 +144,16 @@ static struct od_ref random_floats(struct gpu_set *s, size_t n, float least, flo
 }
 
 /* n random bytes at each of so many places. */
-static struct od_ref random_bytes(struct gpu_set *s, size_t n, size_t places)
+static struct od_ref random_bytes(struct gpu_set *s, size_t n, size_t copies)
 {
-	const struct od_ref to = new_buf(s, (uint64_t)n * places);
+	const struct od_ref to = new_buf(s, (uint64_t)n * copies);
 	uint32_t *x = new_host(s, n / sizeof(*x) + 1, sizeof(*x));
 	uint64_t seed = s->shapes->seed;
 
 	for (size_t i = 0; s->rc == OD_OK && i <= n / sizeof(*x); i++)
 		x[i] = (uint32_t)draw(&seed);
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, to, x, n, places);
+		s->rc = put_each(s, to, x, n, copies);
 	return to;
 }
 
@@ -209,7 +209,7 @@ static void make_sample(struct gpu_set *s, struct gpu_work_sample *m, size_t n_o
 }
 
 /* Places for as many matrices as s->shapes->bytes are, at least one. */
-static size_t places_for(const struct gpu_set *s, uint64_t each)
+static size_t copies_for(const struct gpu_set *s, uint64_t each)
 {
 	return s->shapes->bytes > each ? (size_t)(s->shapes->bytes / each) : 1;
 }
@@ -252,32 +252,32 @@ static void open_copy(struct gpu_set *s)
 static void add_recovery(struct gpu_set *s, const char *key, const char *goal, const struct gpu_work_sample *m,
 			 bool planes)
 {
-	const size_t e_bytes = planes ? m->coded_bytes : m->n, places = places_for(s, 3 * m->n + e_bytes);
-	const struct od_ref sm = new_buf(s, places * m->n), e = new_buf(s, places * e_bytes),
-			    to = new_buf(s, places * 2 * m->n);
-	struct gpu_work *w = add_work(s, key, goal, places * m->n_chunks);
+	const size_t e_bytes = planes ? m->coded_bytes : m->n, copies = copies_for(s, 3 * m->n + e_bytes);
+	const struct od_ref sm = new_buf(s, copies * m->n), e = new_buf(s, copies * e_bytes),
+			    to = new_buf(s, copies * 2 * m->n);
+	struct gpu_work *w = add_work(s, key, goal, copies * m->n_chunks);
 
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, sm, m->sm, m->n, places);
+		s->rc = put_each(s, sm, m->sm, m->n, copies);
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, e, planes ? m->coded : m->e, e_bytes, places);
+		s->rc = put_each(s, e, planes ? m->coded : m->e, e_bytes, copies);
 	for (size_t i = 0; s->rc == OD_OK && i < w->n_steps; i++) {
-		const size_t place = i / m->n_chunks, c = i % m->n_chunks, row = c * m->chunk_rows,
+		const size_t which = i / m->n_chunks, c = i % m->n_chunks, row = c * m->chunk_rows,
 			     left = m->n_out - row;
-		const uint64_t weight = place * m->n + row * m->n_in;
+		const uint64_t weight = which * m->n + row * m->n_in;
 
 		w->step[i].op = (struct od_op){ .kind = OD_OP_MERGE,
 						.n_rows = (uint32_t)(left < m->chunk_rows ? left : m->chunk_rows),
 						.merge = { .sm = od_ref_at(sm, weight),
-							   .e = od_ref_at(e, planes ? place * e_bytes + m->chunk_at[c] :
+							   .e = od_ref_at(e, planes ? which * e_bytes + m->chunk_at[c] :
 										      weight),
 							   .to = od_ref_at(to, 2 * weight),
 							   .n = (uint32_t)m->n_in,
 							   .planes = planes } };
 	}
-	w->moved_bytes = places * (3 * m->n + e_bytes);
-	w->bf16_bytes = places * 2 * m->n;
-	expect(w, od_ref_at(to, (places - 1) * 2 * m->n), 2 * m->n, m->plain);
+	w->moved_bytes = copies * (3 * m->n + e_bytes);
+	w->bf16_bytes = copies * 2 * m->n;
+	expect(w, od_ref_at(to, (copies - 1) * 2 * m->n), 2 * m->n, m->plain);
 }
 
 static void open_recovery(struct gpu_set *s)
@@ -305,15 +305,15 @@ struct product {
 };
 
 static struct gpu_work *add_product(struct gpu_set *s, const struct product *p, const char *key, const char *goal,
-				    struct od_weight *w, size_t places)
+				    struct od_weight *w, size_t copies)
 {
-	struct gpu_work *work = add_work(s, key, goal, places);
+	struct gpu_work *work = add_work(s, key, goal, copies);
 
-	for (size_t i = 0; s->rc == OD_OK && i < places; i++)
+	for (size_t i = 0; s->rc == OD_OK && i < copies; i++)
 		work->step[i].op = (struct od_op){ .kind = OD_OP_LINEAR,
 						   .n_rows = p->n_rows,
 						   .linear = { .w = { &w[i] }, .x = p->x, .y = { p->y } } };
-	work->bf16_bytes = places * 2 * p->m->n * p->n_rows;
+	work->bf16_bytes = copies * 2 * p->m->n * p->n_rows;
 	expect(work, p->y, p->m->n_out * sizeof(float), NULL);
 	return work;
 }
@@ -324,49 +324,49 @@ static struct od_weight weight_of(const struct gpu_work_sample *m, enum od_dtype
 }
 
 /* The matrix at *places places. */
-static struct od_weight *bf16_weights(struct gpu_set *s, const struct gpu_work_sample *m, size_t *places)
+static struct od_weight *bf16_weights(struct gpu_set *s, const struct gpu_work_sample *m, size_t *copies)
 {
 	struct od_weight *w;
 	struct od_ref data;
 
-	*places = places_for(s, 2 * m->n);
-	data = new_buf(s, *places * 2 * m->n);
-	w = new_host(s, *places, sizeof(*w));
+	*copies = copies_for(s, 2 * m->n);
+	data = new_buf(s, *copies * 2 * m->n);
+	w = new_host(s, *copies, sizeof(*w));
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, data, m->plain, 2 * m->n, *places);
-	for (size_t i = 0; s->rc == OD_OK && i < *places; i++)
+		s->rc = put_each(s, data, m->plain, 2 * m->n, *copies);
+	for (size_t i = 0; s->rc == OD_OK && i < *copies; i++)
 		w[i] = weight_of(m, OD_BF16, od_ref_at(data, i * 2 * m->n));
 	return w;
 }
 
 static void add_bf16(struct gpu_set *s, const struct product *p, const char *key)
 {
-	size_t places;
-	struct od_weight *w = bf16_weights(s, p->m, &places);
+	size_t copies;
+	struct od_weight *w = bf16_weights(s, p->m, &copies);
 
-	add_product(s, p, key, "0.90 of copy", w, places)->moved_bytes = places * 2 * p->m->n;
+	add_product(s, p, key, "0.90 of copy", w, copies)->moved_bytes = copies * 2 * p->m->n;
 }
 
 static void add_planes(struct gpu_set *s, const struct product *p, const char *key)
 {
 	const struct gpu_work_sample *m = p->m;
-	const size_t places = places_for(s, m->n + m->coded_bytes);
-	const struct od_ref sm = new_buf(s, places * m->n), coded = new_buf(s, places * m->coded_bytes);
-	struct od_weight *w = new_host(s, places, sizeof(*w));
+	const size_t copies = copies_for(s, m->n + m->coded_bytes);
+	const struct od_ref sm = new_buf(s, copies * m->n), coded = new_buf(s, copies * m->coded_bytes);
+	struct od_weight *w = new_host(s, copies, sizeof(*w));
 	struct gpu_work *work;
 
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, sm, m->sm, m->n, places);
+		s->rc = put_each(s, sm, m->sm, m->n, copies);
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, coded, m->coded, m->coded_bytes, places);
-	for (size_t i = 0; s->rc == OD_OK && i < places; i++) {
+		s->rc = put_each(s, coded, m->coded, m->coded_bytes, copies);
+	for (size_t i = 0; s->rc == OD_OK && i < copies; i++) {
 		w[i] = weight_of(m, OD_BF16, od_ref_at(sm, i * m->n));
 		w[i].coded = od_ref_at(coded, i * m->coded_bytes);
 		w[i].chunk_at = m->chunk_at;
 		w[i].chunk_rows = m->chunk_rows;
 	}
-	work = add_product(s, p, key, "1.3 of BF16", w, places);
-	work->moved_bytes = places * (m->n + m->coded_bytes);
+	work = add_product(s, p, key, "1.3 of BF16", w, copies);
+	work->moved_bytes = copies * (m->n + m->coded_bytes);
 	work->as_first = true;
 }
 
@@ -375,17 +375,17 @@ static void add_quantised(struct gpu_set *s, const struct product *p, enum od_dt
 {
 	const struct gpu_work_sample *m = p->m;
 	const bool nf4 = dtype == OD_NF4;
-	const size_t bytes = m->n_out * od_row_bytes(dtype, m->n_in), places = places_for(s, bytes);
+	const size_t bytes = m->n_out * od_row_bytes(dtype, m->n_in), copies = copies_for(s, bytes);
 	const size_t scales = m->n_out * (nf4 ? od_quant_groups(m->n_in) : 1);
-	const struct od_ref data = random_bytes(s, bytes, places), scale = random_floats(s, scales, 1e-4f, 4e-4f);
-	struct od_weight *w = new_host(s, places, sizeof(*w));
+	const struct od_ref data = random_bytes(s, bytes, copies), scale = random_floats(s, scales, 1e-4f, 4e-4f);
+	struct od_weight *w = new_host(s, copies, sizeof(*w));
 
-	for (size_t i = 0; s->rc == OD_OK && i < places; i++) {
+	for (size_t i = 0; s->rc == OD_OK && i < copies; i++) {
 		w[i] = weight_of(m, dtype, od_ref_at(data, i * bytes));
 		w[i].scale = scale;
 	}
-	add_product(s, p, nf4 ? "linear_nf4" : "linear_int8", nf4 ? "0.60 of copy" : "0.75 of copy", w, places)
-		->moved_bytes = places * (bytes + scales * sizeof(float));
+	add_product(s, p, nf4 ? "linear_nf4" : "linear_int8", nf4 ? "0.60 of copy" : "0.75 of copy", w, copies)
+		->moved_bytes = copies * (bytes + scales * sizeof(float));
 }
 
 static void open_wide(struct gpu_set *s, bool down)
@@ -420,7 +420,7 @@ static void open_rows(struct gpu_set *s)
 	struct gpu_work_sample *m = new_host(s, 1, sizeof(*m));
 	struct product p = { .m = m };
 	struct od_weight *w;
-	size_t places;
+	size_t copies;
 
 	if (s->rc == OD_OK)
 		make_sample(s, m, o->wide_out, o->wide_in, o->shard_weights);
@@ -428,13 +428,13 @@ static void open_rows(struct gpu_set *s)
 		return;
 	p.x = random_floats(s, rows[last].n * m->n_in, -1, 1);
 	p.y = new_buf(s, rows[last].n * m->n_out * sizeof(float));
-	w = bf16_weights(s, m, &places);
+	w = bf16_weights(s, m, &copies);
 	for (size_t i = 0; i <= last; i++) {
 		struct gpu_work *work;
 
 		p.n_rows = rows[i].n;
-		work = add_product(s, &p, rows[i].key, NULL, w, places);
-		work->moved_bytes = places * (2 * m->n + rows[i].n * (m->n_in + m->n_out) * sizeof(float));
+		work = add_product(s, &p, rows[i].key, NULL, w, copies);
+		work->moved_bytes = copies * (2 * m->n + rows[i].n * (m->n_in + m->n_out) * sizeof(float));
 		work->as_first = i > 0;
 	}
 }
@@ -527,7 +527,7 @@ static void open_experts(struct gpu_set *s, bool fine)
 	struct gpu_work_layer l = { .hidden = fine ? o->fine_hidden : o->wide_in,
 				    .mid = fine ? o->fine_mid : o->wide_out,
 				    .top_k = fine ? o->fine_top_k : o->wide_top_k };
-	const size_t sets = places_for(s, 6ull * l.hidden * l.mid * l.top_k);
+	const size_t sets = copies_for(s, 6ull * l.hidden * l.mid * l.top_k);
 
 	l.n_experts = (uint32_t)(sets * l.top_k < UINT16_MAX ? sets : UINT16_MAX / l.top_k) * l.top_k;
 	make_sample(s, &l.up, l.mid, l.hidden, o->shard_weights);
@@ -580,7 +580,7 @@ static void open_attention(struct gpu_set *s)
 	const struct gpu_shapes *o = s->shapes;
 	const uint64_t q_n = (uint64_t)o->heads * o->head_dim,
 		       text_bytes = 4ull * o->kv_heads * o->head_dim * o->context;
-	const size_t n = places_for(s, text_bytes);
+	const size_t n = copies_for(s, text_bytes);
 	const struct od_ref tables = new_tables(s, (uint32_t)n * ((o->context + OD_KV_PAGE - 1) / OD_KV_PAGE));
 	const struct od_ref q = random_floats(s, q_n, -1, 1), out = new_buf(s, q_n * sizeof(float));
 	const struct od_ref rows = new_buf(s, n * sizeof(struct od_row_info));
@@ -615,33 +615,33 @@ static void open_attention(struct gpu_set *s)
 
 static void add_raw_loads(struct gpu_set *s, const struct gpu_work_sample *m)
 {
-	const size_t places = places_for(s, 2 * m->n);
-	const struct od_ref to = new_buf(s, places * 2 * m->n);
-	struct gpu_work *w = add_work(s, "load_raw", NULL, places);
+	const size_t copies = copies_for(s, 2 * m->n);
+	const struct od_ref to = new_buf(s, copies * 2 * m->n);
+	struct gpu_work *w = add_work(s, "load_raw", NULL, copies);
 	char *stage = s->rc == OD_OK ? od_ref_stage(to) : NULL;
 
 	if (s->rc == OD_OK && stage == NULL)
 		s->rc = od_fail(s->err, OD_ERR_NOMEM, "no stage; choose a smaller --size");
-	for (size_t i = 0; s->rc == OD_OK && i < places; i++) {
+	for (size_t i = 0; s->rc == OD_OK && i < copies; i++) {
 		memcpy(stage + i * 2 * m->n, m->plain, 2 * m->n);
 		w->step[i] = (struct gpu_step){ .push = od_ref_at(to, i * 2 * m->n), .push_bytes = 2 * m->n };
 	}
 	w->queue = OD_QUEUE_LOADS;
-	w->moved_bytes = w->bf16_bytes = places * 2 * m->n;
-	expect(w, od_ref_at(to, (places - 1) * 2 * m->n), 2 * m->n, m->plain);
+	w->moved_bytes = w->bf16_bytes = copies * 2 * m->n;
+	expect(w, od_ref_at(to, (copies - 1) * 2 * m->n), 2 * m->n, m->plain);
 }
 
 /* SM bytes and planes are pushed together, then decoded shard by shard. */
 static void add_coded_loads(struct gpu_set *s, const struct gpu_work_sample *m)
 {
-	const size_t bytes = m->n + m->coded_bytes, places = places_for(s, bytes), steps = 1 + m->n_chunks;
-	const struct od_ref from = new_buf(s, places * bytes), to = new_buf(s, LOAD_SLOTS * 2 * m->n);
-	struct gpu_work *w = add_work(s, "load_planes", "1.4 of raw", places * steps);
+	const size_t bytes = m->n + m->coded_bytes, copies = copies_for(s, bytes), steps = 1 + m->n_chunks;
+	const struct od_ref from = new_buf(s, copies * bytes), to = new_buf(s, LOAD_SLOTS * 2 * m->n);
+	struct gpu_work *w = add_work(s, "load_planes", "1.4 of raw", copies * steps);
 	char *stage = s->rc == OD_OK ? od_ref_stage(from) : NULL;
 
 	if (s->rc == OD_OK && stage == NULL)
 		s->rc = od_fail(s->err, OD_ERR_NOMEM, "no stage; choose a smaller --size");
-	for (size_t i = 0; s->rc == OD_OK && i < places; i++) {
+	for (size_t i = 0; s->rc == OD_OK && i < copies; i++) {
 		const struct od_ref at = od_ref_at(from, i * bytes), slot = od_ref_at(to, i % LOAD_SLOTS * 2 * m->n);
 		struct gpu_step *step = w->step + i * steps;
 
@@ -664,9 +664,9 @@ static void add_coded_loads(struct gpu_set *s, const struct gpu_work_sample *m)
 		}
 	}
 	w->queue = OD_QUEUE_LOADS;
-	w->moved_bytes = places * bytes;
-	w->bf16_bytes = places * 2 * m->n;
-	expect(w, od_ref_at(to, (places - 1) % LOAD_SLOTS * 2 * m->n), 2 * m->n, m->plain);
+	w->moved_bytes = copies * bytes;
+	w->bf16_bytes = copies * 2 * m->n;
+	expect(w, od_ref_at(to, (copies - 1) % LOAD_SLOTS * 2 * m->n), 2 * m->n, m->plain);
 }
 
 static void open_loads(struct gpu_set *s)

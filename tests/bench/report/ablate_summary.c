@@ -30,9 +30,9 @@ static double stalled_ms(const struct odm_figures *f)
 	return od_seconds(f->c[OD_C_STALL_NS]) * 1e3 / (double)(f->c[OD_C_TOKENS] - 1);
 }
 
-static double share(double part, double of)
+static double share(double counted, double of)
 {
-	return of > 0 ? part / of : NAN;
+	return of > 0 ? counted / of : NAN;
 }
 
 static void put_totals(struct ablate_summary *out, const struct odm_figures *sum)

@@ -38,9 +38,9 @@ static struct od_cell rate(const struct od_recall_cell *c)
 	return c->uses > 0 ? OD_REAL(od_recall_rate(c)) : OD_NONE;
 }
 
-static double share(uint64_t part, uint64_t whole)
+static double share(uint64_t counted, uint64_t whole)
 {
-	return whole > 0 ? (double)part / (double)whole : NAN;
+	return whole > 0 ? (double)counted / (double)whole : NAN;
 }
 
 /* A table with a first column "configuration" where there are several; a person sees it where there is one. */
@@ -153,16 +153,16 @@ static void report_comparison(const struct report *p)
 	}
 }
 
-struct report_place {
+struct report_entry {
 	size_t config;
 	const char *group;
 	size_t group_first; /* groups keep the order in which they came */
 	double recall;
 };
 
-static int compare_places(const void *a, const void *b)
+static int compare_entries(const void *a, const void *b)
 {
-	const struct report_place *x = a, *y = b;
+	const struct report_entry *x = a, *y = b;
 
 	if (x->group_first != y->group_first)
 		return x->group_first < y->group_first ? -1 : 1;
@@ -172,7 +172,7 @@ static int compare_places(const void *a, const void *b)
 }
 
 /* Groups of one each would leave nothing to put in order: then all are one. */
-static void list_places(const struct report *p, struct report_place *place)
+static void list_entries(const struct report *p, struct report_entry *entry)
 {
 	bool alone = true;
 
@@ -180,15 +180,15 @@ static void list_places(const struct report *p, struct report_place *place)
 		const char *group = p->v->group[c];
 		size_t first = 0;
 
-		while (first < c && strcmp(place[first].group, group) != 0)
+		while (first < c && strcmp(entry[first].group, group) != 0)
 			first++;
-		place[c] = (struct report_place){ c, group, first, od_recall_rate(&p->sum[c].recall.all) };
+		entry[c] = (struct report_entry){ c, group, first, od_recall_rate(&p->sum[c].recall.all) };
 		alone = alone && first == c;
 	}
 	if (alone)
 		for (size_t c = 0; c < p->v->n_configs; c++)
-			place[c].group_first = 0;
-	qsort(place, p->v->n_configs, sizeof(*place), compare_places);
+			entry[c].group_first = 0;
+	qsort(entry, p->v->n_configs, sizeof(*entry), compare_entries);
 }
 
 /* Best first within each group; each against the one above it, prompt by prompt, so that what makes a prompt hard or
@@ -199,21 +199,21 @@ static int report_order(const struct report *p, struct od_err *err)
 		{ "configuration", "configuration", 0 }, { "below", "less than", 0 },	 { "difference", "by", 5 },
 		{ "difference_low", "from", 5 },	 { "difference_high", "to", 5 }, { "sure", "sure", 0 },
 	};
-	struct report_place *place = calloc(p->v->n_configs, sizeof(*place));
+	struct report_entry *entry = calloc(p->v->n_configs, sizeof(*entry));
 	struct od_table *t;
 
-	if (place == NULL)
+	if (entry == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "the order of %zu configurations", p->v->n_configs);
 	t = od_report_table(p->r, "order",
 			    "In order: each less than the one above it, paired by prompt (sure: the 95 % "
 			    "interval leaves out 0)",
 			    columns, COLUMNS(columns));
-	list_places(p, place);
+	list_entries(p, entry);
 	for (size_t i = 0; i < p->v->n_configs; i++) {
-		const size_t c = place[i].config, above = i > 0 ? place[i - 1].config : 0;
+		const size_t c = entry[i].config, above = i > 0 ? entry[i - 1].config : 0;
 		struct recall_interval d;
 
-		if (i == 0 || place[i].group_first != place[i - 1].group_first) {
+		if (i == 0 || entry[i].group_first != entry[i - 1].group_first) {
 			od_table_row(t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_NONE, OD_NONE, OD_NONE, OD_NONE,
 							    OD_NONE });
 			continue;
@@ -223,7 +223,7 @@ static int report_order(const struct report *p, struct od_err *err)
 			     (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_TEXT(p->v->name[above]), OD_REAL(d.value),
 						 OD_REAL(d.low), OD_REAL(d.high), OD_TEXT(d.low > 0 ? "yes" : "no") });
 	}
-	free(place);
+	free(entry);
 	return OD_OK;
 }
 

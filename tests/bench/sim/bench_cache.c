@@ -246,8 +246,8 @@ static double rank_share(const struct cache_world *w, uint32_t rank)
 	uint64_t uses = 0, visits = 0;
 
 	for (uint32_t i = 0; i < w->groups.n_workers; i++) {
-		uses += cache_own_layers(w, i) > 0 ? w->profile[i].uses[rank] : 0;
-		visits += w->profile[i].visits;
+		uses += cache_own_layers(w, i) > 0 ? w->stats[i].uses[rank] : 0;
+		visits += w->stats[i].visits;
 	}
 	return visits > 0 ? (double)uses / (double)visits : 0;
 }

@@ -78,7 +78,7 @@ static uint32_t of_worker(const struct cache_world *w, const struct cache_visit 
 	return n;
 }
 
-static int make_profiles(struct cache_world *w, struct od_err *err)
+static int make_stats(struct cache_world *w, struct od_err *err)
 {
 	const struct cache_routes *r = w->routes;
 	const uint32_t n_groups = w->groups.n_groups;
@@ -87,15 +87,15 @@ static int make_profiles(struct cache_world *w, struct od_err *err)
 
 	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
 		if (cache_own_layers(w, i) > 0)
-			rc = od_rank_profile_init(&w->profile[i], cache_own_layers(w, i), r->n_experts, err);
+			rc = od_rank_stats_init(&w->stats[i], cache_own_layers(w, i), r->n_experts, err);
 	}
 	if (rc == OD_OK)
 		for (size_t i = 0; i < r->n_visits; i++) {
 			const struct cache_visit *v = &r->visit[i];
 
 			for (uint32_t worker = v->m % n_groups; worker < w->groups.n_workers; worker += n_groups)
-				od_rank_profile_visit(&w->profile[worker], own_layer(w, v->m), list,
-						      of_worker(w, v, worker, list));
+				od_rank_stats_visit(&w->stats[worker], own_layer(w, v->m), list,
+						    of_worker(w, v, worker, list));
 		}
 	free(list);
 	return rc;
@@ -109,22 +109,22 @@ int cache_world_open(struct cache_world *w, struct od_err *err)
 
 	w->worker = calloc(r->n_uses + 1, sizeof(*w->worker));
 	w->next = calloc(r->n_uses + 1, sizeof(*w->next));
-	w->profile = calloc(n, sizeof(*w->profile));
-	if (w->worker == NULL || w->next == NULL || w->profile == NULL)
+	w->stats = calloc(n, sizeof(*w->stats));
+	if (w->worker == NULL || w->next == NULL || w->stats == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu routes", r->n_uses);
 	rc = deal(w, err);
 	if (rc == OD_OK)
 		rc = find_next_uses(w, err);
-	return rc == OD_OK ? make_profiles(w, err) : rc;
+	return rc == OD_OK ? make_stats(w, err) : rc;
 }
 
 void cache_world_close(struct cache_world *w)
 {
-	for (uint32_t i = 0; w->profile != NULL && i < w->groups.n_workers; i++)
-		od_rank_profile_fini(&w->profile[i]);
+	for (uint32_t i = 0; w->stats != NULL && i < w->groups.n_workers; i++)
+		od_rank_stats_fini(&w->stats[i]);
 	free(w->worker);
 	free(w->next);
-	free(w->profile);
+	free(w->stats);
 }
 
 /* ---- Plans ---- */
@@ -151,8 +151,8 @@ int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct
 			continue;
 		if (!s->planned)
 			o.sizes.pools = OD_CACHE_POOL(OD_CACHE_F);
-		o.k = od_rank_profile_k(&w->profile[i]);
-		od_rank_profile_inclusion(&w->profile[i], f);
+		o.k = od_rank_stats_k(&w->stats[i]);
+		od_rank_stats_inclusion(&w->stats[i], f);
 		rc = od_cache_plan_make(&plan[i], &o, err);
 	}
 	free(f);
@@ -214,7 +214,7 @@ static int open_caches(struct cache_replay *p, uint32_t worker, const struct od_
 {
 	const struct cache_world *w = p->w;
 	const uint32_t n_moe = cache_own_layers(w, worker), n = p->s->per_layer ? n_moe : 1;
-	const uint64_t bytes = w->sizes.bytes[p->s->state], places = p->s->budget_bytes / bytes;
+	const uint64_t bytes = w->sizes.bytes[p->s->state], capacity = p->s->budget_bytes / bytes;
 	int rc = OD_OK;
 
 	p->since[worker] = calloc((size_t)n_moe * w->routes->n_experts, sizeof(**p->since));
@@ -225,7 +225,7 @@ static int open_caches(struct cache_replay *p, uint32_t worker, const struct od_
 			.n_moe = n_moe / n,
 			.n_experts = w->routes->n_experts,
 			.full_is_stored = w->full_is_stored,
-			.budget_bytes = (places / n + (i < places % n)) * bytes,
+			.budget_bytes = (capacity / n + (i < capacity % n)) * bytes,
 			.expert_bytes = bytes,
 			.state = p->s->state,
 		};

@@ -31,7 +31,7 @@ struct cache_world {
 	/* The world's own. */
 	uint32_t *worker; /* [n_uses]: the worker of each use, dealt by homes */
 	uint64_t *next; /* [n_uses]: that worker's next use of the expert, or CACHE_NEVER */
-	struct od_rank_profile *profile; /* [n_workers], dealt by homes; all zero for a worker without layers */
+	struct od_rank_stats *stats; /* [n_workers], dealt by homes; all zero for a worker without layers */
 };
 
 OD_MUST_CHECK int cache_world_open(struct cache_world *w, struct od_err *err);

@@ -14,7 +14,7 @@ struct kept {
 struct rival {
 	struct od_cache base;
 	enum cache_rule rule;
-	uint32_t places, n, unmarked;
+	uint32_t capacity, n, unmarked;
 	struct kept *kept; /* [places]; Marking: the unmarked first */
 	uint32_t *at; /* [n_moe * n_experts] where in kept */
 	uint64_t clock, random, next_use;
@@ -78,9 +78,9 @@ static void use(struct od_cache *c, uint32_t layer, uint32_t expert)
 	uint32_t at = is_kept ? r->at[id] : r->n;
 
 	own.key = r->rule == CACHE_BELADY ? ~r->next_use : is_kept ? r->kept[at].key : r->clock;
-	if (!is_kept && r->n == r->places) {
-		at = r->places > 0 ? victim(r) : 0;
-		if (r->places == 0 || (r->rule == CACHE_BELADY && goes_first(&own, &r->kept[at]))) {
+	if (!is_kept && r->n == r->capacity) {
+		at = r->capacity > 0 ? victim(r) : 0;
+		if (r->capacity == 0 || (r->rule == CACHE_BELADY && goes_first(&own, &r->kept[at]))) {
 			cache_set(c, id, OD_CACHE_NONE);
 			return;
 		}
@@ -115,9 +115,9 @@ static struct od_cache *new_rival(enum cache_rule rule, const struct od_cache_op
 		return NULL;
 	r->base = (struct od_cache){ .use = use, .forget = forget, .free = free_rival };
 	r->rule = rule;
-	r->places = cache_places(o);
+	r->capacity = cache_capacity(o);
 	r->random = seed;
-	r->kept = calloc((size_t)r->places + 1, sizeof(*r->kept));
+	r->kept = calloc((size_t)r->capacity + 1, sizeof(*r->kept));
 	r->at = calloc((size_t)o->n_moe * o->n_experts, sizeof(*r->at));
 	if (r->kept == NULL || r->at == NULL) {
 		free_rival(&r->base);

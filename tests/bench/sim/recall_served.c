@@ -179,9 +179,9 @@ static struct served_result sum_of(const struct served_result *r, size_t n)
 	return s;
 }
 
-static double share(uint64_t part, uint64_t whole)
+static double share(uint64_t counted, uint64_t whole)
 {
-	return whole > 0 ? (double)part / (double)whole : NAN;
+	return whole > 0 ? (double)counted / (double)whole : NAN;
 }
 
 static struct recall_interval served_interval(const struct recall_served *s, size_t config, size_t way)

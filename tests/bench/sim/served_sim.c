@@ -1,7 +1,7 @@
 #include "tests/bench/sim/served_sim.h"
 
 #include "main-node/cluster/placement.h"
-#include "main-node/cluster/want_place.h"
+#include "main-node/cluster/want_target.h"
 #include "main-node/predict/prediction_wants.h"
 #include "worker-node/schedule.h"
 
@@ -10,7 +10,7 @@
 
 #define NEVER UINT64_MAX
 #define SESSION 1
-#define LOAD_PARTS 16 /* parts that an expert is read in: a more urgent load waits for one of them */
+#define LOAD_SLICES 16 /* parts that an expert is read in: a more urgent load waits for one of them */
 
 /* The clock of the simulation that this thread runs. */
 static _Thread_local uint64_t virtual_ns;
@@ -37,7 +37,7 @@ struct served_sim {
 	struct odm_groups groups;
 	struct odm_predictions *predictions;
 	struct sim_worker *worker; /* [n_workers] */
-	struct odm_want_place place;
+	struct odm_want_target target;
 	uint32_t *keep; /* [n_experts]: for odm_deal */
 	uint32_t *slots; /* [n_workers] */
 	const struct served_trace *t;
@@ -68,7 +68,7 @@ static int open_workers(struct served_sim *s, struct od_err *err)
 	const struct odw_schedule_opts o = {
 		.n_moe = s->p.n_moe,
 		.n_experts = s->p.n_experts,
-		.n_parts = LOAD_PARTS,
+		.n_slices = LOAD_SLICES,
 		.n_stages = 1,
 		.n_slots = s->p.slots,
 	};
@@ -114,7 +114,7 @@ int served_sim_new(struct served_sim **out, const struct served_params *p, struc
 		s->slots[w] = p->slots;
 	rc = s->keep != NULL && s->slots != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "simulation");
 	if (rc == OD_OK)
-		rc = odm_want_place_init(&s->place, p->n_experts, p->n_workers, err);
+		rc = odm_want_target_init(&s->target, p->n_experts, p->n_workers, err);
 	if (rc == OD_OK)
 		rc = odm_predictions_new(&s->predictions, &po, err);
 	if (rc == OD_OK)
@@ -139,7 +139,7 @@ void served_sim_free(struct served_sim *s)
 		for (uint32_t w = 0; w < s->p.n_workers; w++)
 			odw_schedule_free(s->worker[w].schedule);
 	free(s->worker);
-	odm_want_place_fini(&s->place);
+	odm_want_target_fini(&s->target);
 	odm_predictions_free(s->predictions);
 	od_recall_fini(&s->recall);
 	free(s->keep);
@@ -166,8 +166,8 @@ static void load(struct served_sim *s, struct sim_worker *w)
 		if (w->reading || !odw_schedule_next_read(w->schedule, &w->read, false))
 			return;
 		w->reading = true;
-		w->read_ns = virtual_ns + s->p.load_ns * (w->read.part + 1) / LOAD_PARTS -
-			     s->p.load_ns * w->read.part / LOAD_PARTS;
+		w->read_ns = virtual_ns + s->p.load_ns * (w->read.slice + 1) / LOAD_SLICES -
+			     s->p.load_ns * w->read.slice / LOAD_SLICES;
 	}
 }
 
@@ -207,11 +207,11 @@ static void worker_event(struct served_sim *s, struct sim_worker *w)
 
 static void send_want(struct served_sim *s, uint32_t worker, const struct odm_want *want)
 {
-	const struct odm_want_lists *l = &s->place.list;
+	const struct odm_want_lists *l = &s->target.list;
 	uint32_t expert[OD_MAX_CANDIDATES];
 	size_t n = 0;
 
-	if (!odm_want_changed(&s->place, worker))
+	if (!odm_want_changed(&s->target, worker))
 		return;
 	for (uint32_t i = l->begin[worker]; i < l->begin[worker + 1]; i++)
 		expert[n++] = l->expert[i];
@@ -222,10 +222,10 @@ static void send_want(struct served_sim *s, uint32_t worker, const struct odm_wa
 
 static void send_wants(struct served_sim *s)
 {
-	struct odm_want *want = &s->place.want;
+	struct odm_want *want = &s->target.want;
 
 	while (odm_predictions_take_want(s->predictions, want)) {
-		odm_want_place(&s->place, &s->groups, s->slots);
+		odm_want_target_choose(&s->target, &s->groups, s->slots);
 		for (uint32_t w = 0; w < s->p.n_workers; w++)
 			send_want(s, w, want);
 		odm_predictions_placed(s->predictions, want);
@@ -385,7 +385,7 @@ static int by_id(const void *a, const void *b)
 static void send_runs(struct served_sim *s, const uint16_t *used)
 {
 	uint16_t expert[OD_MAX_TOP_K];
-	uint32_t to[OD_MAX_TOP_K], *scratch = s->place.scratch;
+	uint32_t to[OD_MAX_TOP_K], *scratch = s->target.scratch;
 	const uint64_t step = s->first_step + s->step;
 	const size_t k = s->p.top_k;
 

@@ -447,7 +447,7 @@ static int complete(struct synth_options *o, struct od_err *err)
 	const struct {
 		const char *option;
 		uint64_t *value, preset;
-	} part[] = {
+	} setting[] = {
 		{ "layers", &m->layers, p->layers },
 		{ "hidden", &m->hidden, p->hidden },
 		{ "intermediate", &m->intermediate, p->intermediate },
@@ -459,12 +459,12 @@ static int complete(struct synth_options *o, struct od_err *err)
 		{ "ctx", &m->ctx, p->ctx },
 	};
 
-	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
-		if (*part[i].value == 0)
-			*part[i].value = part[i].preset;
-		if (*part[i].value == 0)
+	for (size_t i = 0; i < sizeof(setting) / sizeof(setting[0]); i++) {
+		if (*setting[i].value == 0)
+			*setting[i].value = setting[i].preset;
+		if (*setting[i].value == 0)
 			return od_fail(err, OD_ERR_ARG, "--%s is missing; give it, or start from a --preset",
-				       part[i].option);
+				       setting[i].option);
 	}
 	if (m->head_dim == 0) {
 		if (m->hidden % m->heads != 0)

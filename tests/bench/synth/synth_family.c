@@ -339,7 +339,7 @@ static void dense(const struct synth_model *m, enum od_role role, uint32_t layer
 }
 
 /* Gives a clamped network's output the size of silu(g) * u. */
-#define CLAMPED_PART 0.5f
+#define CLAMPED_SCALE 0.5f
 
 /* A part of all experts of a layer. Its values are drawn as those of one matrix. */
 static void stacked(const struct synth_model *m, uint32_t moe, uint64_t which, struct synth_tensor *t)
@@ -348,15 +348,15 @@ static void stacked(const struct synth_model *m, uint32_t moe, uint64_t which, s
 	const struct od_config *c = &f->config;
 	const bool mx = f->dtype == OD_F4_E2M1, bias = which >= (mx ? 4 : 2),
 		   second = bias ? which % 2 != 0 : which >= (mx ? 2 : 1);
-	const enum od_expert_mat part =
+	const enum od_expert_mat tensor =
 		(enum od_expert_mat)((second ? OD_MAT_DOWN : OD_MAT_UP) + (bias ? OD_N_EXPERT_MATS : 0));
 	const bool scales = mx && !bias && which % 2 != 0;
 	char name[OD_NAME_BYTES];
 	struct od_stack at;
 	uint64_t n_out, n_in;
 
-	od_expert_mat_shape(c, part, &n_out, &n_in);
-	od_expert_stacked_name(c, moe, part, name, &at);
+	od_expert_mat_shape(c, tensor, &n_out, &n_in);
+	od_expert_stacked_name(c, moe, tensor, name, &at);
 	t->seed_chars = (size_t)snprintf(t->name, sizeof(t->name), "%.*s", (int)sizeof(t->name) - 10, name);
 	synth_role(m,
 		   bias	  ? OD_ROLE_FFN_NORM_BIAS :
@@ -369,7 +369,7 @@ static void stacked(const struct synth_model *m, uint32_t moe, uint64_t which, s
 		t->cols *= c->n_experts;
 		return;
 	}
-	t->std *= second && c->act.kind == OD_ACT_CLAMPED ? CLAMPED_PART : 1;
+	t->std *= second && c->act.kind == OD_ACT_CLAMPED ? CLAMPED_SCALE : 1;
 	t->rows *= c->n_experts;
 	t->dtype = scales ? OD_F8_E8M0 : f->dtype;
 	t->dims[2] = n_in;

@@ -52,7 +52,7 @@ struct gpu_blocks {
 	struct ptx_strand ready[GPU_HOST_THREADS];
 	unsigned n_ready;
 	bool lockstep; /* lanes that part at a branch meet again as soon as they can */
-	unsigned parts; /* one time in so many, lanes part where they go on after they met; 0: never */
+	unsigned splits; /* one time in so many, lanes part where they go on after they met; 0: never */
 	struct ptx_races *races;
 	uint32_t warp_now, pc_now; /* the running strand's */
 };
@@ -76,7 +76,7 @@ uint32_t ptx_draw(struct gpu_blocks *blk);
 bool ptx_one_in(struct gpu_blocks *blk, unsigned n); /* 0: never */
 void ptx_push(struct gpu_blocks *blk, struct ptx_strand s); /* it is ready */
 void ptx_go_on(struct gpu_blocks *blk, struct ptx_strand s); /* for lanes that have met: some may go on alone */
-void ptx_tell_place(const struct gpu_blocks *blk, uint32_t pc, uint32_t block, unsigned thread);
+void ptx_tell_position(const struct gpu_blocks *blk, uint32_t pc, uint32_t block, unsigned thread);
 /* A GPU would fault, or do anything: ends the process with the place. lane: of the strand that runs. */
 _Noreturn void ptx_fail(const struct gpu_blocks *blk, unsigned lane, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

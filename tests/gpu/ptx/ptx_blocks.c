@@ -12,11 +12,11 @@
 
 #include "tests/gpu/ptx/ptx_block.h"
 
-_Thread_local struct gpu_place gpu_place; /* kernels that were compiled for the host want it */
+_Thread_local struct gpu_position gpu_position; /* kernels that were compiled for the host want it */
 
 /* ---- Messages ---- */
 
-void ptx_tell_place(const struct gpu_blocks *blk, uint32_t pc, uint32_t block, unsigned thread)
+void ptx_tell_position(const struct gpu_blocks *blk, uint32_t pc, uint32_t block, unsigned thread)
 {
 	const struct ptx_insn *i = &blk->code[pc];
 	const struct gpu_grid *g = &blk->grid;
@@ -35,7 +35,7 @@ void ptx_fail(const struct gpu_blocks *blk, unsigned lane, const char *format, .
 	vfprintf(stderr, format, ap);
 	fprintf(stderr, "\n");
 	va_end(ap);
-	ptx_tell_place(blk, blk->pc_now, blk->block, blk->warp_now * PTX_LANES + lane);
+	ptx_tell_position(blk, blk->pc_now, blk->block, blk->warp_now * PTX_LANES + lane);
 	abort();
 }
 
@@ -72,7 +72,7 @@ void ptx_go_on(struct gpu_blocks *blk, struct ptx_strand s)
 	uint32_t left = s.mask;
 
 	while (left != 0) {
-		s.mask = ptx_one_in(blk, blk->parts) ? left & ptx_draw(blk) : left;
+		s.mask = ptx_one_in(blk, blk->splits) ? left & ptx_draw(blk) : left;
 		if (s.mask == 0)
 			s.mask = left;
 		ptx_push(blk, s);
@@ -124,12 +124,12 @@ static void run_block(struct gpu_blocks *blk)
 {
 	/* Four of eight blocks keep warps together, two let lanes part where they have met, and two at branches,
 	 * too. */
-	static const unsigned parts[8] = { 0, 0, 0, 0, 16, 16, 16, 2 };
+	static const unsigned splits[8] = { 0, 0, 0, 0, 16, 16, 16, 2 };
 	const unsigned how = ptx_draw(blk) % 8;
 	const struct gpu_grid *g = &blk->grid;
 
 	blk->lockstep = how < 6;
-	blk->parts = parts[how];
+	blk->splits = splits[how];
 	set_special(blk, PTX_CTAID_X, blk->block % g->x);
 	set_special(blk, PTX_CTAID_Y, blk->block / g->x % g->y);
 	set_special(blk, PTX_CTAID_Z, blk->block / g->x / g->y);

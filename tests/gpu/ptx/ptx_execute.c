@@ -185,7 +185,7 @@ static bool next_waiting(struct ptx_execute_run *r)
 }
 
 /* Some lanes jump and others do not: one part goes on, and the other waits for it, or is a strand of its own. */
-static void part(struct ptx_execute_run *r, uint32_t target, uint32_t taken)
+static void branch(struct ptx_execute_run *r, uint32_t target, uint32_t taken)
 {
 	struct gpu_blocks *blk = r->blk;
 	const bool jump = blk->lockstep ? target < r->pc : ptx_one_in(blk, 2);
@@ -312,7 +312,7 @@ static bool step(struct ptx_execute_run *r)
 		if (on == r->mask)
 			r->pc = i->target;
 		else if (on != 0)
-			part(r, i->target, on);
+			branch(r, i->target, on);
 		return true;
 	case PTX_BAR_WARP:
 	case PTX_SHFL_BFLY:

@@ -85,14 +85,14 @@ static void check_meeting(const struct gpu_blocks *blk, const struct ptx_warp *w
 }
 
 /* The strand stops. */
-static void note_place(struct ptx_warp *w, uint32_t mask, uint32_t pc)
+static void note_position(struct ptx_warp *w, uint32_t mask, uint32_t pc)
 {
 	for (; mask != 0; mask &= mask - 1)
 		w->pc[ptx_first(mask)] = pc;
 }
 
 /* Lanes of mask that wait where its first one does. */
-static uint32_t same_place(const struct ptx_warp *w, uint32_t mask)
+static uint32_t same_position(const struct ptx_warp *w, uint32_t mask)
 {
 	const uint32_t pc = w->pc[ptx_first(mask)];
 	uint32_t same = 0;
@@ -112,7 +112,7 @@ static void complete(struct gpu_blocks *blk, struct ptx_warp *w)
 	for (uint32_t left = PTX_ALL, same; left != 0; left &= ~same) {
 		const uint32_t pc = w->pc[ptx_first(left)];
 
-		same = same_place(w, left);
+		same = same_position(w, left);
 		if (blk->code[pc].op != PTX_BAR_WARP)
 			exchange(blk, w, &blk->code[pc], same);
 		ptx_go_on(blk, (struct ptx_strand){ blk->warp_now, same, pc + 1 });
@@ -132,7 +132,7 @@ bool ptx_meet(struct gpu_blocks *blk, const struct ptx_insn *i, uint32_t mask)
 			exchange(blk, w, i, mask);
 		return true;
 	}
-	note_place(w, mask, blk->pc_now);
+	note_position(w, mask, blk->pc_now);
 	w->at_meet |= mask;
 	if (w->at_meet == PTX_ALL)
 		complete(blk, w);
@@ -154,8 +154,8 @@ static void open_barrier(struct gpu_blocks *blk)
 			continue;
 		blk->warp_now = i;
 		blk->pc_now = w->pc[ptx_first(mask)];
-		if (same_place(w, mask) != mask)
-			ptx_fail(blk, ptx_first(mask & ~same_place(w, mask)),
+		if (same_position(w, mask) != mask)
+			ptx_fail(blk, ptx_first(mask & ~same_position(w, mask)),
 				 "lanes of its warp are at different barriers");
 		w->at_bar = 0;
 		ptx_go_on(blk, (struct ptx_strand){ i, mask, blk->pc_now + 1 });
@@ -169,7 +169,7 @@ void ptx_barrier(struct gpu_blocks *blk, uint32_t mask)
 
 	if (w->at_meet != 0)
 		ptx_fail(blk, ptx_first(mask), "lanes of its warp wait for it to do something together");
-	note_place(w, mask, blk->pc_now);
+	note_position(w, mask, blk->pc_now);
 	w->at_bar |= mask;
 	blk->n_at += (unsigned)__builtin_popcount(mask);
 	if (blk->n_at == blk->n_alive)

@@ -86,8 +86,8 @@ static _Noreturn void tell(const struct gpu_blocks *blk, const char *what, uint6
 			   const struct global_access *x)
 {
 	fprintf(stderr, "ptx: RACE: %s at %#llx\n", what, (unsigned long long)at);
-	ptx_tell_place(blk, blk->pc_now, blk->block, thread);
-	ptx_tell_place(blk, x->pc, x->block, x->thread);
+	ptx_tell_position(blk, blk->pc_now, blk->block, thread);
+	ptx_tell_position(blk, x->pc, x->block, x->thread);
 	abort();
 }
 

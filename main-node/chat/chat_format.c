@@ -1,4 +1,4 @@
-#include "main-node/chat/chat_form.h"
+#include "main-node/chat/chat_format.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 /* ---- Calls ---- */
 
-static const struct odm_call_form json_in_tags[] = { {
+static const struct odm_call_format json_in_tags[] = { {
 	.open = "<tool_call>",
 	.head = "",
 	.call = ODM_WS ODM_CALL ODM_WS,
@@ -15,24 +15,24 @@ static const struct odm_call_form json_in_tags[] = { {
 } };
 
 /* Qwen3-Coder sometimes leaves out <tool_call>, and then often writes </tool_call> all the same. */
-static const struct odm_call_form qwen_xml[] = { {
-							 .open = "<tool_call>",
-							 .head = "",
-							 .call = ODM_WS "<function=" ODM_NAME ">",
-							 .param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
-							 .end = "</function>" ODM_WS "</tool_call>",
-							 .values = ODM_VALUE_LINES,
-						 },
-						 {
-							 .open = "<function=",
-							 .head = "",
-							 .call = ODM_NAME ">",
-							 .param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
-							 .end = "</function>",
-							 .values = ODM_VALUE_LINES,
-						 } };
+static const struct odm_call_format qwen_xml[] = { {
+							   .open = "<tool_call>",
+							   .head = "",
+							   .call = ODM_WS "<function=" ODM_NAME ">",
+							   .param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
+							   .end = "</function>" ODM_WS "</tool_call>",
+							   .values = ODM_VALUE_LINES,
+						   },
+						   {
+							   .open = "<function=",
+							   .head = "",
+							   .call = ODM_NAME ">",
+							   .param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
+							   .end = "</function>",
+							   .values = ODM_VALUE_LINES,
+						   } };
 
-static const struct odm_call_form glm_xml[] = { {
+static const struct odm_call_format glm_xml[] = { {
 	.open = "<tool_call>",
 	.head = "",
 	.call = ODM_WS ODM_NAME,
@@ -41,7 +41,7 @@ static const struct odm_call_form glm_xml[] = { {
 	.values = ODM_VALUE_JSON,
 } };
 
-static const struct odm_call_form minimax_xml[] = { {
+static const struct odm_call_format minimax_xml[] = { {
 	.open = "<minimax:tool_call>",
 	.head = "",
 	.call = ODM_WS "<invoke name=\"" ODM_NAME "\">",
@@ -51,7 +51,7 @@ static const struct odm_call_form minimax_xml[] = { {
 	.close = "</minimax:tool_call>",
 } };
 
-static const struct odm_call_form deepseek_v3[] = { {
+static const struct odm_call_format deepseek_v3[] = { {
 	.open = "<｜tool▁calls▁begin｜>",
 	.head = "",
 	.call = ODM_WS "<｜tool▁call▁begin｜>function<｜tool▁sep｜>" ODM_NAME ODM_WS "```json" ODM_WS ODM_ARGS ODM_WS
@@ -61,7 +61,7 @@ static const struct odm_call_form deepseek_v3[] = { {
 	.close = "<｜tool▁calls▁end｜>",
 } };
 
-static const struct odm_call_form deepseek_v31[] = { {
+static const struct odm_call_format deepseek_v31[] = { {
 	.open = "<｜tool▁calls▁begin｜>",
 	.head = "",
 	.call = ODM_WS "<｜tool▁call▁begin｜>" ODM_NAME "<｜tool▁sep｜>" ODM_WS ODM_ARGS ODM_WS,
@@ -71,30 +71,30 @@ static const struct odm_call_form deepseek_v31[] = { {
 } };
 
 /* Older models write an array; newer ones a name and its arguments, with or without an id. */
-static const struct odm_call_form mistral[] = { {
-							.open = "[TOOL_CALLS]",
-							.head = ODM_WS "[",
-							.call = ODM_WS ODM_CALL ODM_WS,
-							.end = "",
-							.between = ",",
-							.close = "]",
-							.late_id = true,
-						},
-						{
-							.open = "[TOOL_CALLS]",
-							.head = "",
-							.call = ODM_WS ODM_NAME "[ARGS]" ODM_WS ODM_ARGS,
-							.end = "",
-						},
-						{
-							.open = "[TOOL_CALLS]",
-							.head = "",
-							.call = ODM_WS ODM_NAME "[CALL_ID]" ODM_ID
-										"[ARGS]" ODM_WS ODM_ARGS,
-							.end = "",
-						} };
+static const struct odm_call_format mistral[] = { {
+							  .open = "[TOOL_CALLS]",
+							  .head = ODM_WS "[",
+							  .call = ODM_WS ODM_CALL ODM_WS,
+							  .end = "",
+							  .between = ",",
+							  .close = "]",
+							  .late_id = true,
+						  },
+						  {
+							  .open = "[TOOL_CALLS]",
+							  .head = "",
+							  .call = ODM_WS ODM_NAME "[ARGS]" ODM_WS ODM_ARGS,
+							  .end = "",
+						  },
+						  {
+							  .open = "[TOOL_CALLS]",
+							  .head = "",
+							  .call = ODM_WS ODM_NAME "[CALL_ID]" ODM_ID
+										  "[ARGS]" ODM_WS ODM_ARGS,
+							  .end = "",
+						  } };
 
-static const struct odm_call_form kimi[] = { {
+static const struct odm_call_format kimi[] = { {
 	.open = "<|tool_calls_section_begin|>",
 	.head = "",
 	.call = ODM_WS "<|tool_call_begin|>" ODM_WS ODM_ID ODM_WS "<|tool_call_argument_begin|>" ODM_WS ODM_ARGS ODM_WS,
@@ -103,22 +103,22 @@ static const struct odm_call_form kimi[] = { {
 	.close = "<|tool_calls_section_end|>",
 } };
 
-static const struct odm_call_form llama[] = { {
-						      .open = "<|python_tag|>",
-						      .head = "",
-						      .call = ODM_WS ODM_CALL,
-						      .end = "",
-					      },
-					      {
-						      .open = "{",
-						      .head = "",
-						      .call = ODM_CALL,
-						      .end = "",
-						      .at_start = true,
-						      .bare = true,
-					      } };
+static const struct odm_call_format llama[] = { {
+							.open = "<|python_tag|>",
+							.head = "",
+							.call = ODM_WS ODM_CALL,
+							.end = "",
+						},
+						{
+							.open = "{",
+							.head = "",
+							.call = ODM_CALL,
+							.end = "",
+							.at_start = true,
+							.bare = true,
+						} };
 
-static const struct odm_call_form gemma[] = { {
+static const struct odm_call_format gemma[] = { {
 	.open = "<|tool_call>",
 	.head = "",
 	.call = "call:" ODM_NAME ODM_VALUE "<tool_call|>",
@@ -126,7 +126,7 @@ static const struct odm_call_form gemma[] = { {
 	.values = ODM_VALUE_GEMMA,
 } };
 
-static const struct odm_call_form cohere[] = { {
+static const struct odm_call_format cohere[] = { {
 	.open = "<|START_ACTION|>",
 	.head = ODM_WS "[",
 	.call = ODM_WS ODM_CALL ODM_WS,
@@ -139,7 +139,7 @@ static const struct odm_call_form cohere[] = { {
  * besides common_ends. */
 static const struct family {
 	const char *name, *need[2], *end[2];
-	const struct odm_call_form *calls;
+	const struct odm_call_format *calls;
 	size_t n_calls;
 	enum odm_echo echo;
 } families[] = {
@@ -204,21 +204,21 @@ static const struct family *find_family(const char *text)
 	return f;
 }
 
-static void add_end(struct odm_chat_form *form, const char *end)
+static void add_end(struct odm_chat_format *format, const char *end)
 {
-	if (form->n_ends < ODM_MAX_ENDS)
-		form->end[form->n_ends++] = end;
+	if (format->n_ends < ODM_MAX_ENDS)
+		format->end[format->n_ends++] = end;
 }
 
-static void find_ends(struct odm_chat_form *form, const struct family *f, const char *text, const char *eos)
+static void find_ends(struct odm_chat_format *format, const struct family *f, const char *text, const char *eos)
 {
 	for (size_t i = 0; i < N(f->end) && f->end[i] != NULL; i++)
-		add_end(form, f->end[i]);
+		add_end(format, f->end[i]);
 	for (size_t i = 0; i < N(common_ends); i++)
 		if (strstr(text, common_ends[i]) != NULL)
-			add_end(form, common_ends[i]);
-	if (eos != NULL && strlen(eos) < sizeof(form->eos))
-		memcpy(form->eos, eos, strlen(eos) + 1);
+			add_end(format, common_ends[i]);
+	if (eos != NULL && strlen(eos) < sizeof(format->eos))
+		memcpy(format->eos, eos, strlen(eos) + 1);
 }
 
 static const char *last_of(const char *text, size_t len, const char *what)
@@ -240,34 +240,35 @@ static bool left_open(const struct odm_thought_tags *t, const char *text, size_t
 
 /* In a template, the text behind the last add_generation_prompt is the prompt's end; of several branches the last one
  * counts that does not turn thinking off. */
-static void find_thoughts(struct odm_chat_form *form, const char *text)
+static void find_thoughts(struct odm_chat_format *format, const char *text)
 {
 	const char *tail = last_of(text, strlen(text), "add_generation_prompt");
 
-	for (size_t i = 0; i < N(thought_tags) && form->thoughts == NULL; i++)
+	for (size_t i = 0; i < N(thought_tags) && format->thoughts == NULL; i++)
 		if (strstr(text, thought_tags[i].open) != NULL || strstr(text, thought_tags[i].close) != NULL)
-			form->thoughts = &thought_tags[i];
-	form->opens_thought = form->thoughts != NULL && tail != NULL && left_open(form->thoughts, tail, strlen(tail));
+			format->thoughts = &thought_tags[i];
+	format->opens_thought =
+		format->thoughts != NULL && tail != NULL && left_open(format->thoughts, tail, strlen(tail));
 }
 
-void odm_chat_form_choose(struct odm_chat_form *form, const char *text, const char *eos)
+void odm_chat_format_choose(struct odm_chat_format *format, const char *text, const char *eos)
 {
 	const struct family *f = find_family(text);
 
-	*form = (struct odm_chat_form){ .name = f->name, .calls = f->calls, .n_calls = f->n_calls };
-	form->stray = f->calls == qwen_xml ? "</tool_call>" : NULL;
-	form->harmony = f == families;
-	if (!form->harmony) {
-		find_thoughts(form, text);
-		find_ends(form, f, text, eos);
+	*format = (struct odm_chat_format){ .name = f->name, .calls = f->calls, .n_calls = f->n_calls };
+	format->stray = f->calls == qwen_xml ? "</tool_call>" : NULL;
+	format->harmony = f == families;
+	if (!format->harmony) {
+		find_thoughts(format, text);
+		find_ends(format, f, text, eos);
 	}
-	form->echo = f->echo;
-	form->ids = f->calls == kimi ? ODM_IDS_COUNTED : ODM_IDS_ANY;
+	format->echo = f->echo;
+	format->ids = f->calls == kimi ? ODM_IDS_COUNTED : ODM_IDS_ANY;
 }
 
 /* ---- What answers contain ---- */
 
-static void call_marks(const struct odm_call_form *f, void (*mark)(void *arg, const char *text), void *arg)
+static void call_marks(const struct odm_call_format *f, void (*mark)(void *arg, const char *text), void *arg)
 {
 	const char *const texts[] = { f->open, f->head, f->call, f->param, f->end, f->between, f->close };
 
@@ -278,36 +279,36 @@ static void call_marks(const struct odm_call_form *f, void (*mark)(void *arg, co
 		mark(arg, "<|\"|>"); /* its quote */
 }
 
-void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*mark)(void *arg, const char *text),
-			 void *arg)
+void odm_chat_format_marks(const struct odm_chat_format *format, bool calls, void (*mark)(void *arg, const char *text),
+			   void *arg)
 {
 	static const char *const of_harmony[] = { "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
 						  "<|end|>" };
 
-	if (form->harmony)
+	if (format->harmony)
 		for (size_t i = 0; i < N(of_harmony); i++)
 			mark(arg, of_harmony[i]);
-	if (form->thoughts != NULL) {
-		mark(arg, form->thoughts->open);
-		mark(arg, form->thoughts->close);
+	if (format->thoughts != NULL) {
+		mark(arg, format->thoughts->open);
+		mark(arg, format->thoughts->close);
 	}
 	if (!calls)
 		return;
-	for (size_t i = 0; i < form->n_calls; i++)
-		call_marks(&form->calls[i], mark, arg);
+	for (size_t i = 0; i < format->n_calls; i++)
+		call_marks(&format->calls[i], mark, arg);
 }
 
-void odm_chat_form_ends(const struct odm_chat_form *form, void (*end)(void *arg, const char *text), void *arg)
+void odm_chat_format_ends(const struct odm_chat_format *format, void (*end)(void *arg, const char *text), void *arg)
 {
 	static const char *const of_harmony[] = { "<|return|>", "<|call|>" };
 
-	if (form->harmony)
+	if (format->harmony)
 		for (size_t i = 0; i < N(of_harmony); i++)
 			end(arg, of_harmony[i]);
-	for (size_t i = 0; i < form->n_ends; i++)
-		end(arg, form->end[i]);
-	if (form->eos[0] != '\0')
-		end(arg, form->eos);
+	for (size_t i = 0; i < format->n_ends; i++)
+		end(arg, format->end[i]);
+	if (format->eos[0] != '\0')
+		end(arg, format->eos);
 }
 
 static bool touches(const struct od_text_spans *users, size_t begin, size_t end)
@@ -318,13 +319,13 @@ static bool touches(const struct od_text_spans *users, size_t begin, size_t end)
 	return false;
 }
 
-bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len,
-			      const struct od_text_spans *users)
+bool odm_chat_format_in_thought(const struct odm_chat_format *format, const char *prompt, size_t len,
+				const struct od_text_spans *users)
 {
-	const size_t n = form->thoughts == NULL ? 0 : strlen(form->thoughts->open);
+	const size_t n = format->thoughts == NULL ? 0 : strlen(format->thoughts->open);
 
 	while (len > 0 && strchr(" \n\r\t", prompt[len - 1]) != NULL && prompt[len - 1] != '\0')
 		len--;
-	return n > 0 && len >= n && memcmp(prompt + len - n, form->thoughts->open, n) == 0 &&
+	return n > 0 && len >= n && memcmp(prompt + len - n, format->thoughts->open, n) == 0 &&
 	       !touches(users, len - n, len);
 }

@@ -1,5 +1,5 @@
 /* Where WANTs go: the prediction as dealt, hedges where there is room. */
-#include "main-node/cluster/want_place.h"
+#include "main-node/cluster/want_target.h"
 #include "main-node/predict/prediction_wants.h"
 
 #include <setjmp.h>
@@ -14,16 +14,16 @@
 
 static const uint32_t two_slots[WORKERS] = { 2, 2, 2, 2, 2, 2, 2, 2 };
 
-static struct odm_want_place *make(struct odm_want_place *p)
+static struct odm_want_target *make(struct odm_want_target *p)
 {
 	struct od_err err;
 
-	assert_int_equal(odm_want_place_init(p, EXPERTS, WORKERS, &err), OD_OK);
+	assert_int_equal(odm_want_target_init(p, EXPERTS, WORKERS, &err), OD_OK);
 	return p;
 }
 
 /* Nothing on its way yet. */
-static void want(struct odm_want_place *p, uint64_t step, uint32_t m, size_t n_predicted, size_t n,
+static void want(struct odm_want_target *p, uint64_t step, uint32_t m, size_t n_predicted, size_t n,
 		 const uint16_t *expert)
 {
 	p->want.step = step;
@@ -38,7 +38,7 @@ static void want(struct odm_want_place *p, uint64_t step, uint32_t m, size_t n_p
 static void the_prediction_is_dealt_like_the_work(void **state)
 {
 	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
-	struct odm_want_place p;
+	struct odm_want_target p;
 	uint32_t worker[2], scratch[ODM_DEAL_SCRATCH(2, WORKERS)];
 
 	(void)state;
@@ -46,45 +46,45 @@ static void the_prediction_is_dealt_like_the_work(void **state)
 	for (uint32_t m = 0; m < 12; m++) {
 		want(&p, 1, m, 2, 2, (const uint16_t[]){ 9, 4 }); /* by rank */
 		odm_deal(&g, 1, m, (const uint16_t[]){ 4, 9 }, 2, NULL, NULL, worker, scratch);
-		odm_want_place(&p, &g, two_slots);
+		odm_want_target_choose(&p, &g, two_slots);
 		assert_int_equal(p.want.n, 2);
 		assert_int_equal(p.want.worker[0], worker[1]);
 		assert_int_equal(p.want.worker[1], worker[0]);
 	}
-	odm_want_place_fini(&p);
+	odm_want_target_fini(&p);
 }
 
 static void a_hedge_goes_where_the_last_predicted_expert_is(void **state)
 {
 	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
-	struct odm_want_place p;
+	struct odm_want_target p;
 
 	(void)state;
 	make(&p);
 	want(&p, 1, 3, 2, 4, (const uint16_t[]){ 9, 4, 5, 6 });
-	odm_want_place(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots);
 	assert_int_equal(p.want.n, 4);
 	assert_int_equal(p.want.worker[2], p.want.worker[1]);
 	assert_int_equal(p.want.worker[3], p.want.worker[0]); /* there is no room at that one any more */
-	odm_want_place_fini(&p);
+	odm_want_target_fini(&p);
 }
 
 static void a_member_without_work_comes_first(void **state)
 {
 	struct odm_groups g = odm_groups_make(WORKERS, 4, 2, 12); /* 2 groups of 4 */
-	struct odm_want_place p;
+	struct odm_want_target p;
 
 	(void)state;
 	make(&p);
 	want(&p, 1, 1, 2, 4, (const uint16_t[]){ 1, 2, 3, 4 });
-	odm_want_place(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots);
 	assert_int_equal(p.want.n, 4);
 	for (size_t i = 0; i < 4; i++) {
 		assert_int_equal(p.want.worker[i] % g.n_groups, 1);
 		for (size_t j = 0; j < i; j++)
 			assert_true(p.want.worker[i] != p.want.worker[j]);
 	}
-	odm_want_place_fini(&p);
+	odm_want_target_fini(&p);
 }
 
 static void without_room_there_is_no_hedge(void **state)
@@ -92,31 +92,31 @@ static void without_room_there_is_no_hedge(void **state)
 	static const uint32_t one_slot[WORKERS] = { 1, 1, 1, 1, 1, 1, 1, 1 },
 			      some[WORKERS] = { 1, 2, 1, 1, 1, 1, 1, 1 };
 	struct odm_groups g = odm_groups_make(2, 0, 2, 12);
-	struct odm_want_place p;
+	struct odm_want_target p;
 
 	(void)state;
 	make(&p);
 	want(&p, 1, 0, 2, 4, (const uint16_t[]){ 1, 2, 3, 4 });
-	odm_want_place(&p, &g, one_slot);
+	odm_want_target_choose(&p, &g, one_slot);
 	assert_int_equal(p.want.n, 2);
 	want(&p, 1, 0, 2, 4, (const uint16_t[]){ 1, 2, 3, 4 });
-	odm_want_place(&p, &g, some);
+	odm_want_target_choose(&p, &g, some);
 	assert_int_equal(p.want.n, 3);
 	assert_int_equal(p.want.worker[2], 1);
-	odm_want_place_fini(&p);
+	odm_want_target_fini(&p);
 }
 
 /* Loads on their way stay, whether they become hedges or predictions; a hedge gives way to predictions. */
 static void what_is_on_its_way_stays(void **state)
 {
 	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
-	struct odm_want_place p;
+	struct odm_want_target p;
 	uint32_t of_1, of_2, of_3;
 
 	(void)state;
 	make(&p);
 	want(&p, 1, 2, 2, 3, (const uint16_t[]){ 1, 2, 3 });
-	odm_want_place(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots);
 	of_1 = p.want.worker[0];
 	of_2 = p.want.worker[1];
 	of_3 = p.want.worker[2];
@@ -124,7 +124,7 @@ static void what_is_on_its_way_stays(void **state)
 	p.want.worker[0] = of_1;
 	p.want.worker[1] = of_3;
 	p.want.worker[2] = of_2;
-	odm_want_place(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots);
 	assert_int_equal(p.want.n, 3);
 	assert_int_equal(p.want.worker[0], of_1);
 	assert_int_equal(p.want.worker[1], of_3);
@@ -134,21 +134,21 @@ static void what_is_on_its_way_stays(void **state)
 	p.want.worker[0] = of_1;
 	p.want.worker[1] = of_2;
 	p.want.worker[2] = of_1;
-	odm_want_place(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots);
 	assert_int_equal(p.want.worker[2], of_1);
 	/* A worker that has left is nobody's. */
 	want(&p, 1, 2, 2, 3, (const uint16_t[]){ 1, 3, 2 });
 	p.want.worker[2] = WORKERS + 5;
-	odm_want_place(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots);
 	for (size_t i = 0; i < p.want.n; i++)
 		assert_true(p.want.worker[i] < WORKERS);
-	odm_want_place_fini(&p);
+	odm_want_target_fini(&p);
 }
 
 static void many_experts_lie_over_all_workers(void **state)
 {
 	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
-	struct odm_want_place p;
+	struct odm_want_target p;
 	uint16_t all[EXPERTS];
 
 	(void)state;
@@ -156,11 +156,11 @@ static void many_experts_lie_over_all_workers(void **state)
 	for (uint16_t i = 0; i < EXPERTS; i++)
 		all[i] = i;
 	want(&p, 1, 2, EXPERTS, EXPERTS, all);
-	odm_want_place(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots);
 	assert_int_equal(p.want.n, EXPERTS);
 	for (uint16_t i = 0; i < EXPERTS; i++)
 		assert_int_equal(p.want.worker[i], odm_worker_of_many(&g, 2, i));
-	odm_want_place_fini(&p);
+	odm_want_target_fini(&p);
 }
 
 /* Its experts in order of rank, of one list or the other. */
@@ -178,7 +178,7 @@ static size_t list_of(uint32_t worker, const uint16_t *expert, const uint32_t *a
 static void who_must_hear_of_it(void **state)
 {
 	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
-	struct odm_want_place p;
+	struct odm_want_target p;
 	uint64_t seed = 1;
 	unsigned changed = 0, same = 0, gone = 0;
 
@@ -211,7 +211,7 @@ static void who_must_hear_of_it(void **state)
 		for (size_t i = 0; i < n; i++)
 			for (size_t j = 0; j < w->n_before; j++)
 				w->worker[i] = w->expert_before[j] == all[i] ? w->worker_before[j] : w->worker[i];
-		odm_want_place(&p, &g, two_slots);
+		odm_want_target_choose(&p, &g, two_slots);
 		for (uint32_t at = 0; at < WORKERS; at++) {
 			uint16_t now[EXPERTS], before[EXPERTS];
 			const size_t a = list_of(at, w->expert, w->worker, w->n, now);
@@ -233,7 +233,7 @@ static void who_must_hear_of_it(void **state)
 			w->worker_before[0] = turn % 2 > 0 ? ODM_NOBODY : WORKERS; /* it has left */
 	}
 	assert_true(changed > 1000 && same > 1000 && gone > 100);
-	odm_want_place_fini(&p);
+	odm_want_target_fini(&p);
 }
 
 int main(void)

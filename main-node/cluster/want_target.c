@@ -1,4 +1,4 @@
-#include "main-node/cluster/want_place.h"
+#include "main-node/cluster/want_target.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,9 @@ static bool make_lists(struct odm_want_lists *l, uint32_t n_experts, uint32_t ma
 	return l->expert != NULL && l->begin != NULL;
 }
 
-int odm_want_place_init(struct odm_want_place *p, uint32_t n_experts, uint32_t max_workers, struct od_err *err)
+int odm_want_target_init(struct odm_want_target *p, uint32_t n_experts, uint32_t max_workers, struct od_err *err)
 {
-	*p = (struct odm_want_place){ 0 };
+	*p = (struct odm_want_target){ 0 };
 	p->want.expert = calloc(n_experts, sizeof(*p->want.expert));
 	p->want.worker = calloc(n_experts, sizeof(*p->want.worker));
 	p->want.expert_before = calloc(n_experts, sizeof(*p->want.expert_before));
@@ -27,11 +27,11 @@ int odm_want_place_init(struct odm_want_place *p, uint32_t n_experts, uint32_t m
 	    p->want.worker_before != NULL && p->sorted != NULL && p->deal != NULL && p->keep != NULL &&
 	    p->scratch != NULL && p->n != NULL)
 		return OD_OK;
-	odm_want_place_fini(p);
+	odm_want_target_fini(p);
 	return od_fail(err, OD_ERR_NOMEM, "places of WANTs");
 }
 
-void odm_want_place_fini(struct odm_want_place *p)
+void odm_want_target_fini(struct odm_want_target *p)
 {
 	free(p->want.expert);
 	free(p->want.worker);
@@ -46,12 +46,12 @@ void odm_want_place_fini(struct odm_want_place *p)
 	free(p->list.begin);
 	free(p->before.expert);
 	free(p->before.begin);
-	*p = (struct odm_want_place){ 0 };
+	*p = (struct odm_want_target){ 0 };
 }
 
 static uint32_t keep_worker(void *arg, uint16_t expert)
 {
-	const struct odm_want_place *p = arg;
+	const struct odm_want_target *p = arg;
 
 	return p->keep[expert];
 }
@@ -62,7 +62,7 @@ static int by_id(const void *a, const void *b)
 }
 
 /* As main deals the layer's RUNs. */
-static void place_predicted(struct odm_want_place *p, const struct odm_groups *g)
+static void deal_predicted(struct odm_want_target *p, const struct odm_groups *g)
 {
 	const struct odm_want *w = &p->want;
 
@@ -81,7 +81,7 @@ static void place_predicted(struct odm_want_place *p, const struct odm_groups *g
 }
 
 /* Where a hedge goes; ODM_NOBODY: nowhere. */
-static uint32_t hedge_worker(const struct odm_want_place *p, const struct odm_groups *g, const uint32_t *slots,
+static uint32_t hedge_worker(const struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots,
 			     uint16_t expert, uint32_t old)
 {
 	const struct odm_want *w = &p->want;
@@ -119,12 +119,12 @@ static void sort_out(struct odm_want_lists *l, uint32_t n_workers, const uint16_
 	l->begin[0] = 0;
 }
 
-void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const uint32_t *slots)
+void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots)
 {
 	struct odm_want *w = &p->want;
 	size_t n = w->n_predicted;
 
-	place_predicted(p, g);
+	deal_predicted(p, g);
 	for (size_t i = w->n_predicted; i < w->n; i++) {
 		const uint32_t to = hedge_worker(p, g, slots, w->expert[i], w->worker[i]);
 
@@ -144,14 +144,14 @@ static uint32_t length(const struct odm_want_lists *l, uint32_t worker)
 	return l->begin[worker + 1] - l->begin[worker];
 }
 
-bool odm_want_changed(const struct odm_want_place *p, uint32_t worker)
+bool odm_want_changed(const struct odm_want_target *p, uint32_t worker)
 {
 	return length(&p->list, worker) != length(&p->before, worker) ||
 	       memcmp(p->list.expert + p->list.begin[worker], p->before.expert + p->before.begin[worker],
 		      length(&p->list, worker) * sizeof(*p->list.expert)) != 0;
 }
 
-bool odm_want_concerns(const struct odm_want_place *p, uint32_t worker)
+bool odm_want_concerns(const struct odm_want_target *p, uint32_t worker)
 {
 	return length(&p->list, worker) > 0 || length(&p->before, worker) > 0;
 }

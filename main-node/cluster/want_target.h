@@ -1,12 +1,12 @@
-/* want_place.h - chooses the worker of each WANT of a layer, and the workers that need a new list.
+/* want_target.h - chooses the worker of each WANT of a layer, and the workers that need a new list.
  *
  * Predicted experts are placed like the layer's work (placement.h); prefetches in flight stay on their worker. Hedges
  * (prefetches of runners-up) come after them, only into free slots: on the least loaded worker of the layer's group,
  * ties to the one with the last predicted expert, because the two are rarely needed together.
  * A worker whose list is unchanged, including its order, gets no new version.
- * Thread: one at a time. Owner: odm_want_place_init ... odm_want_place_fini by the caller. */
-#ifndef ODM_WANT_PLACE_H
-#define ODM_WANT_PLACE_H
+ * Thread: one at a time. Owner: odm_want_target_init ... odm_want_target_fini by the caller. */
+#ifndef ODM_WANT_TARGET_H
+#define ODM_WANT_TARGET_H
 
 #include "common/base/status.h"
 #include "main-node/cluster/placement.h"
@@ -19,7 +19,7 @@ struct odm_want_lists {
 	uint32_t *begin; /* [max_workers + 1] */
 };
 
-struct odm_want_place {
+struct odm_want_target {
 	struct odm_want want; /* with room for every expert */
 	uint16_t *sorted; /* [n_experts] */
 	uint32_t *deal; /* [n_experts] */
@@ -29,19 +29,19 @@ struct odm_want_place {
 	struct odm_want_lists list, before;
 };
 
-OD_MUST_CHECK int odm_want_place_init(struct odm_want_place *p, uint32_t n_experts, uint32_t max_workers,
-				      struct od_err *err);
-void odm_want_place_fini(struct odm_want_place *p); /* all zero is fine */
+OD_MUST_CHECK int odm_want_target_init(struct odm_want_target *p, uint32_t n_experts, uint32_t max_workers,
+				       struct od_err *err);
+void odm_want_target_fini(struct odm_want_target *p); /* all zero is fine */
 
 /* p->want.worker: in: the worker (0 to n_workers - 1) where the expert is in flight, ODM_NOBODY: nowhere; out: its
  * worker. Hedges without a free slot are removed. slots [n_workers]: slots of each worker. p->list: the new list of
  * each worker. */
-void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const uint32_t *slots);
+void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots);
 
-/* After odm_want_place: true when the worker's list differs from the previous one, given by p->want.expert_before and
+/* After odm_want_target: true when the worker's list differs from the previous one, given by p->want.expert_before and
  * worker_before (indices as in worker; ODM_NOBODY: a worker that has left). */
-bool odm_want_changed(const struct odm_want_place *p, uint32_t worker);
+bool odm_want_changed(const struct odm_want_target *p, uint32_t worker);
 /* True: the worker's list, or its previous one, is not empty. */
-bool odm_want_concerns(const struct odm_want_place *p, uint32_t worker);
+bool odm_want_concerns(const struct odm_want_target *p, uint32_t worker);
 
 #endif

@@ -1,17 +1,17 @@
-/* chat_form.h - how a model writes thoughts, tool calls and the end of its turn. One table, in chat_form.c; a
+/* chat_format.h - how a model writes thoughts, tool calls and the end of its turn. One table, in chat_format.c; a
  * checkpoint's chat template shows which rows apply, because templates write the calls and thoughts of earlier turns in
- * the model's form.
+ * the model's format.
  *
- * Thread: any; a form is constant once chosen. Owner: the caller has the struct; it points to static data only. */
-#ifndef ODM_CHAT_FORM_H
-#define ODM_CHAT_FORM_H
+ * Thread: any; a format is constant once chosen. Owner: the caller has the struct; it points to static data only. */
+#ifndef ODM_CHAT_FORMAT_H
+#define ODM_CHAT_FORMAT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "common/text/text_spans.h"
 
-/* In the texts of a call form these bytes stand for the variable parts; all else is literal. */
+/* In the texts of a call format these bytes stand for the variable parts; all else is literal. */
 #define ODM_WS "\1" /* white space, or none */
 #define ODM_NAME "\2" /* the function's name: no spaces, quotes or brackets */
 #define ODM_ID "\3" /* the call's id, likewise */
@@ -29,7 +29,7 @@ enum odm_value_kind {
 };
 
 /* A block of calls: open head (call param* end) (between call param* end)* close. */
-struct odm_call_form {
+struct odm_call_format {
 	const char *open; /* begins a block in the answer's text */
 	const char *head; /* stands once, behind open */
 	const char *call; /* begins a call */
@@ -108,9 +108,9 @@ struct odm_thought_tags {
 	const char *label; /* text that may stand at a thought's start and is not part of it; NULL: none */
 };
 
-struct odm_chat_form {
+struct odm_chat_format {
 	const char *name; /* shown in messages and tests */
-	const struct odm_call_form *calls; /* NULL: no calls */
+	const struct odm_call_format *calls; /* NULL: no calls */
 	size_t n_calls;
 	const char *stray; /* a closing tag that means nothing behind a call; NULL: none */
 	const struct odm_thought_tags *thoughts; /* NULL: none */
@@ -133,19 +133,19 @@ struct odm_chat_form {
 
 /* Finds out how answers are written. The fields about messages get the values of most templates, until odm_chat_probe
  * looks. template_text and eos (the tokenizer's eos_token; NULL: not known) need not outlive the call. Never fails: a
- * template that shows nothing gives a form in which all text is content. */
-void odm_chat_form_choose(struct odm_chat_form *form, const char *template_text, const char *eos);
+ * template that shows nothing gives a format in which all text is content. */
+void odm_chat_format_choose(struct odm_chat_format *format, const char *template_text, const char *eos);
 
 /* Calls back with each text that marks something in an answer: tags of thoughts, channels, and, if calls, of calls. It
  * may have ODM_WS and the like between. */
-void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*mark)(void *arg, const char *text),
-			 void *arg);
+void odm_chat_format_marks(const struct odm_chat_format *format, bool calls, void (*mark)(void *arg, const char *text),
+			   void *arg);
 /* Calls back with each text that ends a turn. */
-void odm_chat_form_ends(const struct odm_chat_form *form, void (*end)(void *arg, const char *text), void *arg);
+void odm_chat_format_ends(const struct odm_chat_format *format, void (*end)(void *arg, const char *text), void *arg);
 
 /* Returns whether the end of a rendered prompt leaves a thought open, so that the answer begins in it. A tag in users'
  * text opens none. */
-bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len,
-			      const struct od_text_spans *users);
+bool odm_chat_format_in_thought(const struct odm_chat_format *format, const char *prompt, size_t len,
+				const struct od_text_spans *users);
 
 #endif
