@@ -12,8 +12,8 @@ import threading
 import time
 
 import zmtp
-from cluster_util import (HANG_S, PROMPT, TMP, Daemon, Disturbed, Lines, expect_calm, generate, hosts_file, in_calm, main_args,
-                          reference, run_tests, test, tool)
+from cluster_util import (HANG_S, PASSED_OVER, PROMPT, TMP, Daemon, Disturbed, Lines, expect_calm, generate, hosts_file,
+                          in_calm, main_args, reference, run_tests, test, tool)
 from pack_reader import WIDTH
 
 WELCOME, PING, RUN, RESULT = 11, 13, 32, 33
@@ -137,6 +137,8 @@ def through(on_result, lost=False):
     other.kill()
     assert r["token_ids"] == reference()["token_ids"][:TOKENS], err
     expect_calm(err, *([relay.port] if lost else []))
+    if PASSED_OVER in err and not lost:
+        raise Disturbed(err)
     assert relay.n_results > 0, err
     return r, err, relay
 
@@ -235,7 +237,7 @@ def what_a_reset_connection_swallowed_is_asked_for_once_more():
 @test
 def one_that_loses_an_answer_now_and_then_is_given_up():
     _, err, relay = through(lambda relay, head, experts: [result(head, experts)] if relay.n_results % 10 else [], lost=True)
-    if "no answer for" in err:
+    if "no answer for" in err or "is late;" in err:  # others then run what it does not lose
         raise Disturbed(err)
     # Main may see first that layers end sooner without it.
     assert re.search("is lost: it loses RUNs again and again, and answers others; it is used again in 5 s|is connected but not used", err), err
@@ -417,7 +419,9 @@ def a_result_answers_all_experts_of_a_run_in_any_order():
         return [result(head, experts[::-1])]
 
     r, err, _ = through(Together(send))
-    assert max(seen) > 2 and min(seen) >= 1, seen
+    if max(seen) <= 2:  # it came after the prompt
+        raise Disturbed(err)
+    assert min(seen) >= 1, seen
     assert r["recovered_runs"] == 0 and "RESULT" not in err, (r, err)
 
 
@@ -478,7 +482,9 @@ def check_lie(name, lie):
         return [lie(head, experts)]
 
     r, err, _ = through(Together(send))
-    assert lied and "a malformed RESULT: " in err and "it sent a malformed RESULT" in err, (name, err)
+    if not lied:  # it came after the prompt
+        raise Disturbed(err)
+    assert "a malformed RESULT: " in err and "it sent a malformed RESULT" in err, (name, err)
     assert r["recovered_runs"] > 0, (name, r)
 
 
