@@ -199,6 +199,8 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	if (n_rows == 0 || n_rows > f->o.max_rows)
 		return od_fail(err, OD_ERR_RANGE, "rows of a step: expected 1 to %zu, found %zu", f->o.max_rows,
 			       n_rows);
+	/* take_rows only checks and counts. The host's copies of rows and tables, from which the device may still
+	 * read, change after settle(). */
 	rc = take_rows(f, rows, n_rows, err);
 	if (rc == OD_OK)
 		rc = settle(f, err);
@@ -207,11 +209,14 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	memcpy(f->rows, rows, n_rows * sizeof(*rows));
 	f->step = step;
 	f->n_rows = n_rows;
+	/* The last step may still be queued with its segments (run_ffn), so steps use two sets in turn: settle() has
+	 * waited for the step before that. */
 	f->second = !f->second;
 	f->layer = od_config_begin(f->o.config);
 	f->moves = false;
 	f->fetched = 0;
 	f->failed = OD_OK;
+	/* From here on a failure that another wait reports counts as this step's. */
 	f->failures = od_device_failures(f->o.device);
 	f->phase = PHASE_ATTENTION;
 	put_rows(f);
@@ -455,6 +460,8 @@ static void move_buffer(struct od_forward *f, enum buffer b, size_t bytes, unsig
 {
 	if (bytes == 0)
 		return;
+	/* Each card has its own queue, and `moved` serves all buffers in turn: so the host waits for the copy out
+	 * before the copy in, and for that before the next buffer. */
 	od_device_get(f->o.device, OD_QUEUE_COMPUTE, f->moved, ref(f, b), bytes);
 	(void)!od_device_sync(f->o.device, NULL);
 	od_device_put(f->o.device, OD_QUEUE_COMPUTE, od_buf_ref(f->buf[card], f->at[b]), f->moved, bytes);
@@ -486,6 +493,7 @@ void od_forward_attention(struct od_forward *f)
 	if (l->mixer->replay != NULL)
 		for (uint32_t t = 0; t < f->n_tables; t++)
 			call.n_spans += cut_spans(f, f->layer, t, f->span + call.n_spans);
+	/* The queue keeps order: marks are copied from the state that the mixer has just written. */
 	l->mixer->run(&call);
 	copy_marks(f, f->layer);
 	if (l->sandwich)
@@ -553,6 +561,7 @@ int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, st
 		rc = runner->submit(runner, &call, err);
 	if (rc != OD_OK)
 		return rc;
+	/* Shared experts are computed here while the workers compute theirs. */
 	run_shared(f, l);
 	if (runner->collect != NULL)
 		rc = runner->collect(runner, err);
@@ -764,6 +773,7 @@ int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *er
 		rc = wait_for_all(f, err);
 	if (rc == OD_OK && f->failed != OD_OK) /* its logits have said so, or a fetch */
 		rc = od_fail(err, f->failed, "the step failed: %s", od_status_text(f->failed));
+	/* Lengths alone make rows part of a text, so a step that failed leaves all texts as they were. */
 	f->phase = PHASE_ENDED;
 	if (rc == OD_OK)
 		for (uint32_t t = 0; t < f->n_tables; t++) {

@@ -133,6 +133,8 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	odm_row_source_begin(&s->source[step->phase]);
 	if (step->phase == ODM_DECODE)
 		odm_step_uses_begin(&s->uses, step);
+	/* The token that predictions of a row must assume depends on what the shadow was told so far, which the STEP
+	 * changes: so the table is told first. */
 	begin_predictions(s, step);
 	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
 	odm_predictor_link_step(&s->predictor, step);
@@ -299,6 +301,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	rc = odm_link_send(l, s->net.view.epoch, &h, &frame, 1);
 	if (rc != OD_OK)
 		return rc;
+	/* Only a RUN that was sent has told the names. */
 	*told = names->version;
 	for (size_t i = 0; i < n; i++) {
 		piece[i]->state = ODM_PIECE_SENT;
@@ -462,6 +465,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 			work_ns += (double)x->compute_ns;
 			wait_ns = x->wait_ns > wait_ns ? x->wait_ns : wait_ns;
 		}
+		/* Rows of experts that are not needed any more lie between the others, so they are skipped, too. */
 		if (x->rows > 0)
 			bytes += (size_t)x->rows * s->wire.row_bytes;
 	}
@@ -528,6 +532,7 @@ static int run_pieces(struct service *s, struct od_err *err)
 			pump(s, w);
 		odm_shadow_link_serve(&s->net.shadow, s->net.view.epoch);
 		wait_for_something(s);
+		/* Answers are taken before workers are judged by what is missing. */
 		for (uint32_t w = 0; rc == OD_OK && w < s->net.view.n_workers; w++)
 			rc = receive(s, w, err);
 		odm_links_attach(&s->net);
@@ -589,11 +594,15 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	odm_links_avoid_late(&s->net);
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		begin_layer(s, &s->net.link[w]);
+	/* The router has chosen: what was ordered up to now was in time, and RUNs will change the table. So uses are
+	 * counted first. */
 	if (decode) {
 		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert);
 		odm_step_uses_routed(&s->uses, call->m, call->expert, call->n_rows, s->now->step->counters);
 	}
+	/* Placement goes to workers that were sent a WANT for the expert: their loads are under way. */
 	odm_pieces_cut(&s->work, call, &s->net.groups, wanted_at, s, s->step_rows);
+	/* A prompt's loads begin with WANTs, because its RUNs take long to send. */
 	if (!decode)
 		announce(s);
 	span = od_trace_begin();
@@ -602,6 +611,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	od_trace_end("send RUNs", span, (int64_t)call->step, call->m, -1);
 	if (decode)
 		after_runs(s);
+	/* Main's own predictor computes while the workers do. */
 	odm_predictor_link_routed(&s->predictor, call);
 	return OD_OK;
 }
@@ -615,6 +625,7 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 	od_trace_end("wait for experts", span, (int64_t)s->call->step, s->call->m, -1);
 	if (rc != OD_OK)
 		return rc;
+	/* The times belong to this layer's RUNs; the next submit() sets them to 0. */
 	learn_costs(s);
 	s->call = NULL;
 	s->now->layers_done++;

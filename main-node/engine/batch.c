@@ -136,6 +136,8 @@ static void finish(struct odm_sequence *q)
 	odm_sequence_finish(q);
 	release_state(q);
 	add_own_node(q);
+	/* The engine has the steps' counts since each step ended, so only the text's own ones are added to it; the
+	 * result gets both. */
 	memcpy(all, f->c, sizeof(all)); /* its steps' counts */
 	memcpy(f->c, q->own, sizeof(f->c));
 	if (q->id != 0)
@@ -175,6 +177,8 @@ static void restart_outgrown(struct odm_engine *e)
 
 		if (!odm_sequence_outgrown(q))
 			continue;
+		/* The service forgets the sequence now, so what it counted becomes the text's own until the text
+		 * ends. */
 		close_admitted(q, &f);
 		od_counters_add(f.c, q->own);
 		memcpy(q->own, f.c, sizeof(q->own));
@@ -199,6 +203,8 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 	rc = od_seq_state_new(&q->state, e->model->state, &err);
 	if (rc == OD_OK)
 		od_seq_state_set_long(q->state, odm_sequence_is_long(q));
+	/* Shared pages count against the promise, so they come before it: else a text would wait for pages that it
+	 * does not need. */
 	if (rc == OD_OK && r.n > 0)
 		od_seq_state_attach(q->state, r.page, r.n);
 	if (rc == OD_OK)
@@ -208,6 +214,7 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 	if (rc == OD_OK) {
 		q->shared_sequence = r.donor != NULL ? r.donor->id : 0;
 		q->shared_tokens = r.n_donor * OD_KV_PAGE;
+		/* A text with an id is closed when it ends, so it gets one only when nothing can fail any more. */
 		q->id = ++e->last_sequence;
 		q->phase = odm_reuse_restore(&e->model->reuse, q, r.n) ? ODM_IN_RESTORE : ODM_IN_PREFILL;
 		q->alone = b->n_admitted++ == 0 && (q->alone || q->r.n_tokens == 0);
@@ -254,6 +261,7 @@ static void finish_cancelled(struct odm_engine *e)
 	struct odm_sequence *next;
 	struct od_err err;
 
+	/* A decode step begins and ends within one call of odm_batch_work, so only a prefill can be open here. */
 	for (struct odm_sequence *q = e->batch.first; q != NULL; q = next) {
 		next = q->next;
 		if ((!all && !atomic_load(&q->cancelled)) || in_pass(&e->batch.prefill, q))
@@ -282,6 +290,7 @@ static void find_drafts(struct odm_engine *e)
 
 	for (const struct odm_sequence *q = b->first; q != NULL; q = q->next)
 		n += q->phase == ODM_IN_DECODE;
+	/* Each text's own row comes before any draft's: drafts share the rows that are left. */
 	left = n < most ? most - n : 0;
 	n = 0;
 	for (struct odm_sequence *q = b->first; q != NULL; q = q->next) {
@@ -427,6 +436,8 @@ static int end_decode(struct odm_engine *e, struct od_err *err)
 	size_t n, part = 0, index = 0;
 	int rc = OD_OK;
 
+	/* Whether a row stands is known when the row before it has its token. So the head takes rows in turns, and
+	 * no row behind a wrong token is in the next turn. */
 	for (size_t i = 0; i < p->step.n_parts; i++)
 		p->of[i]->n_rows = p->valid[i];
 	while (rc == OD_OK && (n = list_rows(b, &part, &index, b->row)) > 0)
@@ -487,6 +498,7 @@ static void decode_step(struct odm_engine *e)
 		tokens += b->decode.of[i]->kept;
 	finish_ended(&b->decode);
 	ns = od_now_ns() - begin;
+	/* It only sizes the chunks of prompts, so an average that follows a change within a few steps is enough. */
 	b->decode_ns = b->decode_ns == 0 ? ns : (3 * b->decode_ns + ns) / 4;
 	if (e->model->opts.draft != ODM_DRAFT_OFF) {
 		const struct odm_draft_step s = { .texts = n,
@@ -613,6 +625,8 @@ static int prefill_layers(struct odm_engine *e, bool others, bool *done, struct 
 	uint64_t at = begin;
 	int rc = OD_OK;
 
+	/* There is always one layer, so that prompts get on however long a layer takes; a further one only if the
+	 * longest so far would still fit. */
 	*done = false;
 	while (rc == OD_OK && !*done && (!others || at == begin || at + b->layer_ns - begin <= most)) {
 		const uint64_t layer_begin = at;
@@ -640,6 +654,7 @@ static void prefill_some(struct odm_engine *e, bool others)
 	}
 	if (rc == OD_OK)
 		rc = prefill_layers(e, others, &done, &err);
+	/* A reader hears that its prompt is through before it hears the first token. */
 	if (rc == OD_OK && done) {
 		show_progress(p);
 		rc = see_rows(b, &err);
@@ -669,6 +684,8 @@ bool odm_batch_work(struct odm_engine *e)
 	struct odm_batch *b = &e->batch;
 	bool decode, restore;
 
+	/* Cancelled and restarted texts give up their pages before waiting ones ask for some. The decode step comes
+	 * before prompts, so that a new prompt delays running texts by no more than prefill_layers allows. */
 	finish_cancelled(e);
 	restart_outgrown(e);
 	admit_waiting(e);
