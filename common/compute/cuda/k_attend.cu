@@ -683,7 +683,7 @@ GPU_FN void fold_factors(const struct fold *f, float max, float sum, struct head
 
 	if (gpu_lane() == GPU_WARP - 1)
 		f->greatest[gpu_warp()] = so_far;
-	gpu_sync();
+	gpu_sync(); /* all warps' greatest are there */
 	GPU_UNROLL
 	for (unsigned i = 0; i < FOLD_WARPS; i++) {
 		const float most = f->greatest[i];
@@ -696,7 +696,7 @@ GPU_FN void fold_factors(const struct fold *f, float max, float sum, struct head
 	factor.x = gpu_exp(low - high), factor.y = gpu_exp(max - high), factor.z = sum, factor.w = 0;
 	f->factor[gpu_thread()] = factor; /* behind a barrier that follows what read those of the blocks before */
 	h->max = all;
-	gpu_sync();
+	gpu_sync(); /* all factors are there */
 }
 
 /* x: the element of FOLD_EACH blocks from i on, if there are such; those behind the last one are as it. */
@@ -851,7 +851,7 @@ GPU_FN void absorb_of(const unsigned coding, const unsigned R, const struct gpu_
 		const size_t row = (size_t)head * (a->nope_dim + a->v_dim) + begin;
 		uint32_t i = 0;
 
-		gpu_sync();
+		gpu_sync(); /* all have done with the queries of the turn before */
 		GPU_NO_UNROLL
 		for (uint32_t k = gpu_thread(); k < n; k += GPU_ABSORB_THREADS) {
 			GPU_UNROLL
@@ -859,7 +859,7 @@ GPU_FN void absorb_of(const unsigned coding, const unsigned R, const struct gpu_
 			for (unsigned r = 0; r < R; r++)
 				shared[k * R + r] = q[(r < n_rows ? r : n_rows - 1) * q_stride + begin + k];
 		}
-		gpu_sync();
+		gpu_sync(); /* the queries are there */
 		GPU_NO_UNROLL
 		for (; i + AHEAD <= n; i += AHEAD)
 			add_weights(coding, R, AHEAD, &a->kv_b, row + i, e, shared + i * R, sum);

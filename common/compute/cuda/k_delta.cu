@@ -150,7 +150,7 @@ GPU_FN unsigned find_rows(const struct gpu_delta *a, uint32_t *index, uint32_t *
 
 		if (gpu_lane() == 0)
 			count[gpu_warp()] = gpu_popcount(all);
-		gpu_sync();
+		gpu_sync(); /* all warps' counts are there */
 		for (unsigned w = 0; w < gpu_threads() / GPU_WARP; w++) {
 			before += w < gpu_warp() ? count[w] : 0;
 			seen += count[w];
@@ -158,7 +158,7 @@ GPU_FN unsigned find_rows(const struct gpu_delta *a, uint32_t *index, uint32_t *
 		before += gpu_popcount(all & ((1u << gpu_lane()) - 1));
 		if (mine && before >= a->first && before < end)
 			index[before - a->first] = r;
-		gpu_sync();
+		gpu_sync(); /* all have read the counts; after the last round, the index is complete */
 	}
 	return seen <= a->first ? 0 : (uint32_t)((seen < end ? seen : end) - a->first);
 }
@@ -222,12 +222,12 @@ GPU_FN void mix_rows(const struct gpu_delta *a, struct delta_room *m, const stru
 	float *lines = lines_of(m), sum;
 
 	convolve(a, p, index, t, n, lines);
-	gpu_sync();
+	gpu_sync(); /* a line is the work of many threads */
 	/* Halves of warps have the queries and the keys of each row; those without a row go along. */
 	sum = gpu_lanes_sum(GPU_SQUARES, lines + (half / 2 < n ? half / 2 : 0) * line + half % 2 * k, k, 0);
 	if (gpu_thread() % GPU_LANES == 0)
 		m->by[half] = (half % 2 == 0 ? 1 / sqrtf((float)k) : 1) / sqrtf(gpu_canonical(sum) + L2_EPS);
-	gpu_sync();
+	gpu_sync(); /* lengths are known, and lines have been read: only now may they change */
 	for (unsigned i = gpu_thread(); i < n * width_of(a, p); i += THREADS) {
 		const struct delta_element x = element_of(a, p, i);
 		float *u = &lines[x.row * line + x.at];
@@ -237,7 +237,7 @@ GPU_FN void mix_rows(const struct gpu_delta *a, struct delta_room *m, const stru
 		if (x.at >= 2 * k || p->keys)
 			a->mixed[(size_t)(t + x.row) * a->channels + x.channel] = *u;
 	}
-	gpu_sync();
+	gpu_sync(); /* the caller reads whole lines */
 }
 static_assert(THREADS / GPU_LANES == 2 * ROWS, "mix_rows");
 
@@ -460,7 +460,7 @@ GPU_FN void few(const struct gpu_delta *a, const bool fixed)
 		}
 		if (!fixed)
 			any_rows(a, m, lines_of(m), line, head, 0, n);
-		gpu_sync();
+		gpu_sync(); /* a row's outputs come from all columns, and end_row norms them together */
 		for (unsigned r = 0; r < n; r++)
 			end_row(a, head, m->index[r], lines_of(m) + r * line + 2 * a->k_dim);
 	}
@@ -518,13 +518,13 @@ GPU_ROOMY_KERNEL(gpu_delta_recur_any, struct gpu_delta, GPU_DELTA_THREADS)
 		for (unsigned i = gpu_thread(); i < some * width; i += THREADS)
 			lines[i / width * line + i % width] =
 				a.mixed[(size_t)(t + i / width) * a.channels + channel_of(&a, &p, i % width)];
-		gpu_sync();
+		gpu_sync(); /* lines and gates are there */
 		any_rows(&a, m, lines, line, head, t, some);
 		for (unsigned column = gpu_thread(); column < a.v_dim; column += THREADS)
 			for (unsigned r = 0; r < some; r++)
 				a.y[((size_t)a.index[t + r] * a.n_heads + head) * a.v_dim + column] =
 					lines[r * line + 2 * a.k_dim + column];
-		gpu_sync();
+		gpu_sync(); /* all have done with the lines, which the next rows overwrite */
 	}
 	keep_channels(&a, &p, a.index, n);
 }
@@ -596,7 +596,7 @@ GPU_FN void all_rows(const struct gpu_delta *a, unsigned head, unsigned column, 
 	read_ahead(a, head, column, 0, n, index, &ahead);
 	index = index_ahead(a, ROWS, n);
 	put_ahead(&ring[0], &ahead);
-	gpu_sync();
+	gpu_sync(); /* the first rows are there */
 	sum = meet_first(s, ring[0].key[0], ring[0].gate[0][0]);
 	GPU_NO_UNROLL
 	for (unsigned t = 0; t < n; t++) {
@@ -612,7 +612,7 @@ GPU_FN void all_rows(const struct gpu_delta *a, unsigned head, unsigned column, 
 		if (next == 0) {
 			gpu_sync(); /* all have done with what is overwritten */
 			put_ahead(&ring[(t + 1) / ROWS % 2], &ahead);
-			gpu_sync();
+			gpu_sync(); /* the next rows are there */
 		}
 		if (t + 1 < n)
 			sum = correct_and_meet(s, now->query[at], now->key[at], step, then->key[next],

@@ -13,13 +13,13 @@ GPU_FN uint32_t sum_before(uint32_t v, uint32_t *shared, uint32_t *all)
 
 	if (gpu_lane() == GPU_WARP - 1)
 		shared[gpu_warp()] = sum;
-	gpu_sync();
+	gpu_sync(); /* all warps' sums are there */
 	*all = 0;
 	for (unsigned w = 0; w < GPU_SORT_THREADS / GPU_WARP; w++) {
 		base += w < gpu_warp() ? shared[w] : 0;
 		*all += shared[w];
 	}
-	gpu_sync();
+	gpu_sync(); /* all have read them: the caller uses shared again */
 	return base + sum - v;
 }
 
@@ -91,10 +91,10 @@ GPU_FN void read_chunk(const struct gpu_sort *a, struct experts_chunk *c, uint32
 		return;
 	c->first = first;
 	c->n = pairs - first < CHUNK ? pairs - first : CHUNK;
-	gpu_sync();
+	gpu_sync(); /* all have read the chunk before */
 	for (uint32_t i = gpu_thread(); i < (c->n + 7) / 8 * 8; i += GPU_SORT_THREADS)
 		to[i] = i < c->n ? a->choice[first + i] : NO_EXPERT;
-	gpu_sync();
+	gpu_sync(); /* the choices are there */
 }
 
 /* A bit for each of choices [i, i + 8) of the chunk that is expert e. */
@@ -237,7 +237,7 @@ GPU_FN bool sort_few(const struct gpu_sort *a, struct few_room *m, uint32_t expe
 	bool starts;
 
 	m->key[i] = i < pairs ? expert * GPU_SORT_FEW + i : UINT32_MAX;
-	gpu_sync();
+	gpu_sync(); /* each thread compares its key with all others */
 	if (i < pairs)
 		s = sorted_of(a, m, expert, i);
 	/* A run is cut where a round of `together` pairs ends, and each part from its beginning. */
@@ -248,13 +248,13 @@ GPU_FN bool sort_few(const struct gpu_sort *a, struct few_room *m, uint32_t expe
 	if (i < pairs)
 		m->starts[s.position] = starts;
 	bad = gpu_ballot(i < pairs && (expert >= a->n_experts || s.twice));
-	gpu_sync();
+	gpu_sync(); /* starts is in sorted order: other threads wrote what this one reads */
 	index = gpu_ballot(i < pairs && m->starts[i] != 0);
 	if (gpu_lane() == 0) {
 		m->tiles[gpu_warp()] = index;
 		m->faults[gpu_warp()] = bad;
 	}
-	gpu_sync();
+	gpu_sync(); /* all warps' bits are there */
 	bad = 0;
 	GPU_UNROLL
 	for (unsigned w = 0; w < FEW_WARPS; w++)

@@ -20,6 +20,7 @@ GPU_KERNEL(gpu_merge, struct gpu_merge, THREADS)
 		GPU_UNROLL
 		for (unsigned i = 0; i < EACH / 8; i++)
 			e[i] = gpu_load_8(a.e + at + 8 * THREADS * i), sm[i] = gpu_load_8(a.sm + at + 8 * THREADS * i);
+		/* Merging in place, the block's weights lie over SM bytes that its other threads read. */
 		gpu_sync();
 		GPU_UNROLL
 		for (unsigned i = 0; i < EACH / 8; i++)
@@ -33,7 +34,7 @@ GPU_KERNEL(gpu_merge, struct gpu_merge, THREADS)
 
 			v[i] = at < end ? gpu_merged(a.e[at], a.sm[at]) : 0;
 		}
-		gpu_sync();
+		gpu_sync(); /* as above */
 		GPU_UNROLL
 		for (unsigned i = 0; i < EACH; i++) {
 			const uint64_t at = first + gpu_thread() + i * THREADS;
@@ -64,13 +65,13 @@ GPU_KERNEL(gpu_merge_planes, struct gpu_merge_planes, GPU_PLANES_THREADS)
 		if (gpu_lane() == 0)
 			*b = found;
 	}
-	gpu_sync();
+	gpu_sync(); /* the block's codes have been found */
 	offset = (uint64_t)begin * a.row + first;
 	aligned = (uintptr_t)(a.to + offset) % 16 == 0;
 	gpu_planes_decode(b, a.sm + offset, gpu_shared(), word);
-	gpu_sync();
+	gpu_sync(); /* all have read the codes: the weights take their memory */
 	gpu_planes_store(gpu_shared(), word);
-	gpu_sync();
+	gpu_sync(); /* a thread writes weights that others decoded */
 	/* A warp writes whole lines. */
 	GPU_UNROLL
 	for (unsigned i = 0; i < GPU_PLANES_BLOCK / (8 * GPU_PLANES_THREADS); i++) {

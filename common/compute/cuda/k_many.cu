@@ -231,16 +231,16 @@ GPU_FN void add_all(const struct many_source *s, bool adds, float (*sum)[EACH][L
 	}
 	bring(s, 0, &b);
 	store(s, 0, &b, now);
-	gpu_sync();
+	gpu_sync(); /* the first stage is there */
 	GPU_NO_UNROLL
 	for (uint32_t k = COLUMNS; k < s->n_in; k += COLUMNS) {
 		float *const other = now;
 
-		bring(s, k, &b);
+		bring(s, k, &b); /* its loads are under way while the stage before is added */
 		if (adds)
 			add_stage(now, sum);
 		store(s, k, &b, next);
-		gpu_sync();
+		gpu_sync(); /* the next stage is there, and all have read this one, which is written next */
 		now = next;
 		next = other;
 	}

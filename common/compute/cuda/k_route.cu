@@ -85,7 +85,7 @@ GPU_FN void rank_segments(struct route_room *m, const float *score, unsigned n, 
 		m->left[c] = e < n ? score[e] : -INFINITY; /* and later than all others */
 		m->left_of[c] = (uint16_t)e;
 	}
-	gpu_sync();
+	gpu_sync(); /* each thread compares its experts with all others */
 	for (unsigned c = gpu_thread(); c < n_left; c += THREADS) {
 		const float mine = m->left[c];
 		const unsigned e = m->left_of[c];
@@ -118,7 +118,7 @@ GPU_FN void rank(struct route_room *m, const float *score, unsigned n, uint16_t 
 	found = gpu_ballot(nan);
 	if (gpu_lane() == 0)
 		m->nan[gpu_warp()] = found;
-	gpu_sync();
+	gpu_sync(); /* all segments' best are there, and whether one had no number */
 	for (unsigned w = 0; w < THREADS / GPU_WARP; w++)
 		found |= m->nan[w];
 	if (found != 0) {
@@ -131,7 +131,7 @@ GPU_FN void rank(struct route_room *m, const float *score, unsigned n, uint16_t 
 		if (before < want)
 			(each == 1 ? best : m->segment)[before] = (uint16_t)gpu_thread();
 		if (each > 1) {
-			gpu_sync();
+			gpu_sync(); /* the best segments are there */
 			rank_segments(m, score, n, each, best, want);
 		}
 	}
@@ -150,12 +150,12 @@ GPU_FN void softmax(float *x, unsigned n)
 		most = gpu_max(x[i], most);
 	most = gpu_max(gpu_shuffle_xor(most, 16), most);
 	most = gpu_fold_max_each(most);
-	gpu_sync();
+	gpu_sync(); /* all warps have read x, which changes now */
 	for (unsigned i = gpu_thread(); i < n; i += THREADS)
 		x[i] = gpu_exp(x[i] - most);
-	gpu_sync();
+	gpu_sync(); /* the exponentials are there */
 	total = gpu_lanes_sum(GPU_SUM, x, n, 0);
-	gpu_sync();
+	gpu_sync(); /* all warps have read them, before they change */
 	for (unsigned i = gpu_thread(); i < n; i += THREADS)
 		x[i] = gpu_canonical(x[i] / total);
 	gpu_sync();
@@ -226,7 +226,7 @@ GPU_FN float keep_groups(const struct route *r)
 	rank(m, m->group, n_groups, m->order, n_groups);
 	for (unsigned i = top * size + gpu_thread(); i < n_groups * size; i += THREADS)
 		r->decides[m->order[i / size] * size + i % size] = out;
-	gpu_sync();
+	gpu_sync(); /* all threads rank all experts next */
 	return m->group[m->order[top - 1]] - m->group[m->order[top]];
 }
 
@@ -243,7 +243,7 @@ GPU_FN void choose(const struct route *r)
 	rank(m, r->decides, r->n, m->best, r->want);
 	if (i < r->k)
 		m->chosen[i] = r->score[m->best[i]];
-	gpu_sync();
+	gpu_sync(); /* each thread adds up all chosen ones */
 	if (a->router.score == OD_SCORE_LOGIT)
 		softmax(m->chosen, r->k);
 	if (i < r->k) {
@@ -295,7 +295,7 @@ GPU_FN void mix(const struct route *r)
 			margin = fminf(margin, r->decides[best] - r->decides[m->best[i + 1]]);
 		for (unsigned e = gpu_thread(); e < r->n; e += THREADS)
 			r->score[e] = mixer_share(r, i, e, &margin);
-		gpu_sync();
+		gpu_sync(); /* each warp's softmax reads all */
 		softmax(r->score, r->n);
 		if (best % THREADS == gpu_thread()) { /* this thread writes it next */
 			a->choice[at + i] = (uint16_t)best;
@@ -307,7 +307,7 @@ GPU_FN void mix(const struct route *r)
 		margin = fminf(margin, gpu_shuffle_xor(margin, half));
 	if (gpu_lane() == 0)
 		m->chosen[gpu_warp()] = margin;
-	gpu_sync();
+	gpu_sync(); /* all warps' margins are there */
 	for (unsigned w = 0; w < THREADS / GPU_WARP; w++)
 		margin = fminf(margin, m->chosen[w]);
 	if (gpu_thread() == 0)

@@ -230,10 +230,10 @@ GPU_FN void norm_and_turn(const struct gpu_rope_store *a, const struct rows_head
 	if (h->normed)
 		norm_heads(h->u, h->n, h->dim, h->norm, h->together, a->eps);
 	if (a->clip != 0) {
-		gpu_sync();
+		gpu_sync(); /* a thread clips what others normed */
 		clip_all(h->u, h->n * h->dim, a->clip);
 	}
-	gpu_sync();
+	gpu_sync(); /* and turns pairs of which others wrote one */
 	if (h->turned)
 		turn_heads(h->u, h->n, h->dim, &a->turn, a->turn.angles + (size_t)gpu_block_y() * a->turn.dims);
 }
@@ -268,7 +268,7 @@ GPU_KERNEL(gpu_rope_store, struct gpu_rope_store, GPU_ROPE_THREADS)
 	norm_and_turn(&a, &h);
 	if (is_q)
 		return;
-	gpu_sync();
+	gpu_sync(); /* a thread stores what others turned */
 	store_row(to->dtype, row, first * h.dim, h.u, h.n * h.dim);
 }
 
@@ -279,7 +279,7 @@ GPU_KERNEL(gpu_latent_store, struct gpu_latent_store, GPU_NORM_THREADS)
 
 	gpu_block_rmsnorm(u, u, a.norm, a.rank, a.eps);
 	turn_heads(u + a.rank, 1, a.turn.dims, &a.turn, a.turn.angles + (size_t)gpu_block_y() * a.turn.dims);
-	gpu_sync();
+	gpu_sync(); /* a thread stores what others turned */
 	store_row(a.stream.dtype, kv_row(&a.stream, &a.rows[gpu_block_y()]), 0, u, n);
 }
 
@@ -364,7 +364,7 @@ GPU_FN void add_normed(const struct gpu_combine *a)
 
 	for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS)
 		weigh(a, 1, &i, sum + i);
-	gpu_sync();
+	gpu_sync(); /* a norm reads the whole sum */
 	if (a->experts_norm != NULL)
 		gpu_block_rmsnorm(sum, sum, a->experts_norm, n, a->eps);
 	if (shared != NULL && a->shared_norm != NULL)
@@ -375,7 +375,7 @@ GPU_FN void add_normed(const struct gpu_combine *a)
 		for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS)
 			sum[i] = gpu_canonical(fmaf(gate, shared[i], sum[i]));
 	}
-	gpu_sync();
+	gpu_sync(); /* and so does the last one */
 	if (a->norm != NULL)
 		gpu_block_rmsnorm(sum, sum, a->norm, n, a->eps);
 	for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS) {
