@@ -176,6 +176,7 @@ static void linear(const struct cpu_job *j)
 		add_product(j, &l, o->w[i], f32_at(j, o->x), f32_at(j, o->y[i]), j->op->n_rows);
 	multiply(j, &l);
 	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++) {
+		/* The bias comes after the whole sum and before the cap: this order is part of the numbers. */
 		const float *bias = f32_at(j, o->bias[i]);
 		const size_t n = o->w[i]->n_out;
 
@@ -196,6 +197,7 @@ static void norm_rows(void *arg, size_t begin, size_t end, unsigned thread)
 	for (size_t r = begin; r < end; r++) {
 		float *x = f32_at(j, o->x) + r * o->n, *y = f32_at(j, o->y) + r * o->n;
 
+		/* The sum stays in x: it is the residual that the next layers add to. */
 		if (add != NULL)
 			add_row(x, add + r * o->n, o->n);
 		switch (o->kind) {
@@ -275,6 +277,8 @@ static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
 	const struct od_row_info *rows = j->x->address(o->rows);
 	const size_t q_n = (size_t)o->n_heads * o->k_dim, k_n = (size_t)o->n_kv_heads * o->k_dim;
 	const size_t v_n = (size_t)o->n_kv_heads * o->v_dim;
+	/* Rows of a step attend to each other, so all of them store their keys and values before OD_OP_ATTEND
+	 * begins. */
 	const float *q_norm = f32_at(j, o->q_norm), *k_norm = f32_at(j, o->k_norm);
 
 	(void)thread;
@@ -603,6 +607,8 @@ static void ffn(const struct cpu_job *j, const struct od_ffn_segment *segment, s
 		add_product(j, &l, &segment[i].mat[OD_MAT_GATE], x + at * hidden, gate + at * n, segment[i].n_rows);
 		add_product(j, &l, &segment[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, segment[i].n_rows);
 	}
+	/* All gates and ups are one round of the pool, and all downs another: each round costs about a microsecond,
+	 * as long as a small product. */
 	multiply(j, &l);
 	f = (struct ffn_job){
 		.j = j, .segment = segment, .act = act, .gate = gate, .up = up, .y = y, .n = n, .hidden = hidden
@@ -672,6 +678,7 @@ static void run_segments(const struct cpu_job *j, const struct grouping *g, cons
 	float *y = f32_at(j, o->y);
 	const size_t hidden = o->hidden, row_bytes = hidden * sizeof(float);
 
+	/* Rows of an expert go side by side, so that its weights are read once for all of them. */
 	for (size_t i = 0; i < rows; i++)
 		memcpy(g->x + i * hidden, x + pair[i] / o->top_k * hidden, row_bytes);
 	ffn(j, segment, n_segments, g->x, g->y, g->ffn, true, o->act);
@@ -704,6 +711,8 @@ static int experts(const struct cpu_job *j, struct od_err *err)
 
 		if (n == 0)
 			continue;
+		/* Scratch memory has room for `most` rows, so the experts run in several rounds if need be. A round
+		 * has whole experts: their weights are read once. */
 		if (n_segments == OD_MAX_SEGMENTS || rows + n > most) {
 			run_segments(j, &g, segment, n_segments, g.pair + begin, rows);
 			begin += rows;
