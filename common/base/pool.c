@@ -68,6 +68,8 @@ static void take_pieces(struct od_pool *p, unsigned index)
 	const struct job *j = &p->job;
 
 	for (;;) {
+		/* Relaxed is enough: this only deals out numbers. Joining and leaving the round order the job and
+		 * its results. */
 		size_t begin = atomic_fetch_add_explicit(&p->next, j->piece, memory_order_relaxed), end;
 
 		if (begin >= j->n)
@@ -187,6 +189,7 @@ void od_pool_for(struct od_pool *p, size_t n, size_t grain, od_pool_fn *fn, void
 	piece = n / (p->n_threads * 4u) + 1;
 	piece = piece < grain ? grain : (piece + grain - 1) / grain * grain;
 	p->job = (struct job){ .fn = fn, .arg = arg, .n = n, .piece = piece };
+	/* It is set before the round opens: helpers take pieces as soon as they have joined. */
 	atomic_store(&p->next, 0);
 	open_round(p);
 	take_pieces(p, 0);

@@ -248,6 +248,7 @@ void odm_recovery_move(struct odm_recovery *r)
 
 		if (odm_links_alive(r->net, w))
 			continue;
+		/* It also forgets the session, so `first` was read before it. */
 		odm_link_close(&r->net->link[w]);
 		for (size_t i = 0; i < r->work->n; i++) {
 			struct odm_piece *p = &r->work->piece[i];
@@ -317,6 +318,8 @@ static void overtake(struct odm_recovery *r, uint32_t worker)
 	char name[300] = "a worker";
 	size_t n = 0;
 
+	/* The mark comes first: no candidate is late, so none of its pieces comes back to it. While it is late, its
+	 * answers do not reduce held_bytes. */
 	l->watch.late = true;
 	l->held_bytes = 0;
 	for (size_t i = 0; i < r->work->n; i++) {

@@ -183,6 +183,7 @@ bool odm_sequence_was_seen(const struct odm_sequence *q, uint32_t position)
 
 uint32_t odm_sequence_positions(const struct odm_sequence *q)
 {
+	/* The last token is chosen, but no step computes its row. */
 	return (uint32_t)(q->req.n_prompt + q->room - 1);
 }
 
@@ -266,6 +267,7 @@ static int flush_text(struct odm_sequence *q, struct od_err *err)
 
 	if (q->detok == NULL || q->r.finish == ODM_FINISH_STOP || q->r.finish == ODM_FINISH_CANCELLED)
 		return OD_OK;
+	/* The detokeniser goes first: its rest may complete a stop string. */
 	rc = od_detok_flush(q->detok, &piece, &len, err);
 	if (rc == OD_OK)
 		rc = add_text(q, piece, len, &stop, err);
@@ -344,6 +346,7 @@ static int choose_token(struct odm_sequence *q, uint32_t position, float *logits
 
 	if (rc != OD_OK)
 		return rc;
+	/* The sampler writes over the logits, and log probabilities are to be the model's. */
 	if (q->raw != NULL)
 		memcpy(q->raw, logits, q->config->vocab * sizeof(*q->raw));
 	token = od_sampler_sample(q->sampler, logits, NULL);

@@ -79,6 +79,7 @@ static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint6
 	if (rc != OD_OK)
 		od_log_limited(rc == OD_ERR_BUSY || rc == OD_ERR_MISSING ? OD_LOG_DEBUG : OD_LOG_ERROR,
 			       "expert %u of MoE layer %u cannot be loaded: %s", job->expert, job->m, err->msg);
+	/* It comes last: from here on the stage may be another thread's. */
 	if (odw_schedule_end_job(l->o.schedule, job, read_bytes, rc, err))
 		l->o.wake(l->o.wake_arg);
 }

@@ -147,6 +147,8 @@ void odm_engine_thread_cancel(struct odm_job *j)
 		odm_sequence_cancel(j->sequence);
 	}
 	pthread_mutex_unlock(&t->lock);
+	/* The thread that takes a job off the queue ends it, so it is told only once. No lock is held, because it may
+	 * wake others. */
 	if (!queued)
 		return;
 	(void)od_fail(&err, OD_ERR_CANCELLED, "cancelled");
@@ -242,6 +244,7 @@ static void on_step(void *arg, const struct odm_step *step, const struct odm_par
 static void end_job(struct odm_engine_thread *t, struct odm_job *j, struct odm_result *r, const struct od_err *err)
 {
 	pthread_mutex_lock(&t->lock);
+	/* The job leaves before its client hears of the end: a client that asks again at once finds the room free. */
 	j->sequence = NULL;
 	leave(t, j);
 	if (err->code != OD_ERR_CANCELLED)
@@ -271,6 +274,7 @@ static void give_to_engine(struct odm_engine_thread *t, struct odm_job *j)
 	}
 	pthread_mutex_lock(&t->lock);
 	j->sequence = q;
+	/* A cancel since the job left the queue found no text to cancel, and only left its mark. */
 	if (j->cancelled)
 		odm_sequence_cancel(q);
 	t->running[t->n_running++] = j;
@@ -292,6 +296,7 @@ static void take_done(struct odm_engine_thread *t)
 		pthread_mutex_lock(&t->lock);
 		j->sequence = NULL; /* odm_engine_thread_cancel no longer finds it */
 		t->n_running--;
+		/* Later jobs move up one by one: tell_positions needs the order of arrival. */
 		for (size_t k = i; k < t->n_running; k++)
 			t->running[k] = t->running[k + 1];
 		pthread_mutex_unlock(&t->lock);
@@ -361,6 +366,8 @@ static bool prepare_work(struct odm_engine_thread *t)
 		return true;
 	}
 	while (t->first != NULL) { /* jobs that never reached the engine end here */
+		/* The cancel takes the lock itself, and drops the queue's reference: this one keeps the job until it
+		 * returns. */
 		j = odm_job_ref(t->first);
 		pthread_mutex_unlock(&t->lock);
 		odm_engine_thread_cancel(j);
@@ -401,6 +408,7 @@ static void *engine_main(void *arg)
 		take_done(t);
 	}
 	pthread_mutex_lock(&t->lock);
+	/* Other threads look under the lock: none finds the node once it is being closed. */
 	node = t->node;
 	t->node = NULL;
 	pthread_mutex_unlock(&t->lock);
@@ -485,6 +493,7 @@ bool odm_engine_thread_alive(struct odm_engine_thread *t)
 	const bool moved = od_pulse_moved(&t->pulse);
 
 	pthread_mutex_lock(&t->lock);
+	/* A sleeping thread beats only when it is woken; the next call sees that beat. */
 	pthread_cond_signal(&t->work);
 	pthread_mutex_unlock(&t->lock);
 	return moved;
