@@ -448,6 +448,8 @@ static void run_router(struct od_forward *f, const struct od_layer_spec *l, cons
 		scores.w[1] = &w[OD_ROLE_SHARED_SCORE];
 		scores.y[1] = ref(f, BUF_SCORE);
 	}
+	/* The router reads the row before it is rounded. Shared experts run later: without a norm of their own they
+	 * read the rounded one, as routed ones do. Another order would change bits. */
 	if (f->o.profile == OD_PROFILE_BF16)
 		route.round = ref(f, BUF_H);
 	run(f, &(struct od_op){ .kind = OD_OP_LINEAR, .linear = scores });

@@ -125,6 +125,7 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 
 	if (rc != OD_OK)
 		return rc;
+	/* odm_links_wait refreshes the view, so the step's epoch is taken behind it. */
 	s->open[step->phase] = (struct open_step){ .step = step, .epoch = s->net.view.epoch };
 	s->next_decode = step->phase == ODM_DECODE ? step->next_step : s->next_decode;
 	begin_links(s);
@@ -283,6 +284,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	for (size_t i = 0; i < n; i++)
 		pairs += piece[i]->count;
 	frame.len = (size_t)run.n_rows * s->wire.row_bytes;
+	/* A worker that holds nothing gets its RUN however large it is, or it would never get it. */
 	if (request == 0 && l->held_bytes > 0 && l->held_bytes + frame.len > l->window_bytes)
 		return OD_ERR_BUSY;
 	run.step = s->call->step;
@@ -455,6 +457,8 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 		/* NULL: this answer is no longer needed, or was never asked for */
 		struct odm_piece *p = odm_pieces_find(&s->work, worker, r->request, x->expert);
 
+		/* A worker that was overtaken may still be the first to answer. Its error is nothing: the piece is
+		 * another's. */
 		if (p != NULL && (p->worker == worker || x->code == OD_OK)) {
 			any = p;
 			p->worker = worker; /* if it was late, it still is the first */
@@ -514,6 +518,8 @@ static void wait_for_something(struct service *s)
 		if (s->net.link[w].socket != NULL && (s->net.link[w].held_bytes > 0 || s->net.link[w].watch.late))
 			s->items[n++] = (zmq_pollitem_t){ .socket = s->net.link[w].socket, .events = ZMQ_POLLIN };
 	}
+	/* The signal of a change is read off before run_pieces looks at the members: one that comes later wakes the
+	 * next poll. */
 	zmq_poll(s->items, (int)n, odm_recovery_timeout_ms(&s->recovery));
 	if (read(odm_cluster_changed_fd(s->cluster), &count, sizeof(count)) < 0)
 		return; /* nothing changed */

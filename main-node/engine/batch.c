@@ -163,6 +163,7 @@ static void finish_ended(struct odm_pass *p)
 
 static void fail_pass(struct odm_pass *p, const struct od_err *err)
 {
+	/* It comes first, because it adds the step's counts to the texts, and finish sums these up. */
 	odm_pass_give_up(p);
 	for (size_t i = 0; i < p->step.n_parts; i++)
 		finish_for(p->of[i], err);
@@ -297,6 +298,8 @@ static void find_drafts(struct odm_engine *e)
 		if (q->phase != ODM_IN_DECODE)
 			continue;
 		odm_sequence_draft(q, drafts(e, q) ? left : 0);
+		/* A request's own draft is never cut, so its rows are taken from the others' limit at once. The
+		 * others may be too many together until the policy has cut them. */
 		if (q->req.drafter.draft == NULL)
 			b->draft[n++] = &q->draft;
 		else
@@ -373,6 +376,8 @@ static int sample_rows(struct odm_batch *b, const uint32_t *row, size_t n, struc
 			while (row[i] >= p->part[part].first + p->part[part].n)
 				part++;
 			q = p->of[part];
+			/* Rows behind a wrong draft token have logits, too: only the logits before it show that it
+			 * is wrong. */
 			if (row[i] != p->part[part].first + q->kept || !row_stands(q))
 				continue;
 			q->kept++;

@@ -429,6 +429,8 @@ static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 	(void)thread;
 	for (size_t i = begin; i < end; i++) {
 		const struct od_row_info *row = &rows[i / items];
+		/* All rows of the step are in the streams by now, later ones of the same text too: a row sees no
+		 * further than itself. */
 		const size_t seen = (size_t)row->position + 1, kv_head = i % items / per_kv_head;
 		const size_t first = i % per_kv_head * together, left = group - first; /* heads of the group */
 		const size_t head = i / items * o->n_heads + kv_head * group + first; /* among the heads of all rows */
@@ -664,6 +666,7 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 		g->end[e] = begin;
 		begin += count;
 	}
+	/* On the way each begin becomes the expert's end, by which experts() cuts the list. */
 	for (size_t i = 0; i < n; i++)
 		g->pair[g->end[choice[i]]++] = (uint32_t)i;
 	return OD_OK;
@@ -682,6 +685,7 @@ static void run_segments(const struct cpu_job *j, const struct grouping *g, cons
 	for (size_t i = 0; i < rows; i++)
 		memcpy(g->x + i * hidden, x + pair[i] / o->top_k * hidden, row_bytes);
 	ffn(j, segment, n_segments, g->x, g->y, g->ffn, true, o->act);
+	/* Each result goes to its row and rank, so that sum_row adds in router order, in whatever order experts ran. */
 	for (size_t i = 0; i < rows; i++)
 		memcpy(y + pair[i] * hidden, g->y + i * hidden, row_bytes);
 }
