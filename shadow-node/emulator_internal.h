@@ -19,7 +19,7 @@ struct row {
 
 /* The rows of one sequence in a STEP. */
 struct emulator_part {
-	struct ods_sequence *seq; /* NULL: there is no free place for it */
+	struct ods_sequence *seq; /* NULL: there is no room for it */
 	size_t first, n; /* rows of the message */
 };
 
@@ -38,7 +38,7 @@ struct ods_emulator {
 	uint64_t heard; /* STEPs received, dropped ones too */
 	uint64_t newest; /* number of the newest STEP */
 	uint32_t streamed; /* layer of the newest STATE of that STEP; the next ones are of this layer or later */
-	bool turned_away; /* at least one sequence was refused for lack of a place */
+	bool turned_away; /* at least one sequence was refused for lack of room */
 	/* a STEP left the token to the shadow: from then on tokens are sampled before they are needed */
 	bool unaligned;
 

@@ -53,8 +53,8 @@ static void close_sequence(struct ods_emulator *e, size_t index)
 	ods_release(e, q);
 }
 
-/* Makes a place for another sequence. A full table evicts the sequence that was idle longest, if its SEQ_CLOSE was
- * probably lost. False: no place. */
+/* Makes room for another sequence. A full table evicts the sequence that was idle longest, if its SEQ_CLOSE was
+ * probably lost. False: no room. */
 static bool make_room(struct ods_emulator *e)
 {
 	size_t oldest = 0;

@@ -388,7 +388,7 @@ static uint32_t least_ctx(const struct ods_emulator_opts *o)
 }
 
 /* One small context, and at least one page for each further sequence; then one full context, a small one for each, and
- * of what is left one part of `parts`, as far as memory allows. Returns the bytes of all, or 0: not even the first
+ * one `divisor`th of what is left, as far as memory allows. Returns the bytes of all, or 0: not even the first
  * fits. o->max_sequences: as many as main may open, or fewer if memory is short. */
 static uint64_t choose_pages(const struct od_split *split, struct ods_emulator_opts *o, uint64_t divisor)
 {

@@ -17,12 +17,12 @@ struct ods_part {
 	struct od_expert_runner *experts;
 	struct ods_saved saved;
 	uint32_t n_sequences;
-	struct od_seq_state **sequence; /* [n_places] */
-	bool *taken; /* [n_places]: by a table of the run that is being read */
+	struct od_seq_state **sequence; /* [n_sequences] */
+	bool *taken; /* [n_sequences]: by a table of the run that is being read */
 	uint32_t *page; /* [pages of a context] */
 	struct od_row *rows; /* [max_rows] */
 	size_t n_rows;
-	uint32_t *count; /* [n_places]: rows of each of the run's tables */
+	uint32_t *count; /* [n_sequences]: rows of each of the run's tables */
 	uint32_t n_tables;
 	uint64_t run; /* the newest */
 	bool running; /* its rows can go on, or be read */
@@ -54,7 +54,7 @@ static int open_state(struct ods_part *p, struct od_err *err)
 	if (rc == OD_OK)
 		rc = od_state_pool_set_copies(p->state, f->device, ODS_FIXED_COPIES, err);
 	f->state = p->state;
-	for (uint32_t i = 0; rc == OD_OK && i < p->n_sequences; i++) /* the lowest free place: i */
+	for (uint32_t i = 0; rc == OD_OK && i < p->n_sequences; i++) /* the lowest free index: i */
 		rc = od_seq_state_new(&p->sequence[i], p->state, err);
 	return rc;
 }

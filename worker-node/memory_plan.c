@@ -8,7 +8,7 @@
 
 #include <inttypes.h>
 
-/* With a cache, and without a given number of slots, slots hold no more than this part of the limit. */
+/* With a cache, and without a given number of slots, slots hold no more than one in so many bytes of the limit. */
 #define SLOTS_SHARE 4
 /* Memory of a worker beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
@@ -79,7 +79,7 @@ static void fit_free(struct odw_memory_plan *p, const struct odw_memory_opts *o,
 	p->need_bytes = fixed + cache + p->n_slots * p->slot_bytes;
 }
 
-/* Plans the part of --cache-mib that the slots do not hold for it. */
+/* Plans the bytes of --cache-mib that the slots do not hold for it. */
 static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t slots_bytes,
 		      struct od_err *err)
 {

@@ -842,7 +842,7 @@ void odw_schedule_tick(struct odw_schedule *s)
 
 /* ---- Loads ---- */
 
-/* All of the expert is here already, and a part of it can be finished at once. */
+/* All of the expert is here already, and a slice of it can be finished at once. */
 static bool needs_no_read(const struct odw_schedule *s, const struct slot *slot)
 {
 	return slot->read == 0 && slot->next_slice < s->opts.n_slices && s->stages.n_free > 0;

@@ -10,13 +10,13 @@
  * - Slots pinned by the cache are never victims and are not counted in n_slots. So some RUN always makes progress, even
  *   with one slot.
  *
- * A load takes the cached part of its expert (expert_cache.h) and reads the rest. When the slot becomes free, its
+ * A load takes the cached buffers of its expert (expert_cache.h) and reads the rest. When the slot becomes free, its
  * buffers are offered to the cache. A use is recorded in the cache when the RUN has a slot, once per (step, m). Experts
  * that the cache keeps in state F stay pinned in their slots.
  *
  * A load consists of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each slice is read, then finished. A slice that has
  * been read waits in a stage (load_stages.h), so that reading and inflating overlap. Readers and inflaters take jobs of
- * the most urgent load first, in the order of its parts.
+ * the most urgent load first, in the order of its slices.
  *
  * Thread: any, unless stated otherwise (a monitor; no I/O and no callback under its lock). The loop thread adds WANT,
  * CLOSE and session ends; the engine thread adds RUNs and takes items; readers and inflaters take jobs; the cache

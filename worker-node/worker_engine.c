@@ -60,7 +60,7 @@ struct worker_output {
 };
 _Static_assert(sizeof(struct worker_output) <= OUTPUT_HEAD, "rows follow at OUTPUT_HEAD");
 
-/* Rows on the device, and where the host fills or reads them: the same place, or a stage where the device grants no
+/* Rows on the device, and where the host fills or reads them: the same memory, or a stage where the device grants no
  * mapping. */
 struct rows {
 	struct od_buf *buf;
@@ -407,7 +407,7 @@ static void put_rows(const struct odw_engine *e, const struct worker_run *run, c
 		memcpy(to, e->y.host, len * sizeof(float));
 }
 
-/* n rows of the parts from e->x to e->y, on the device and back. */
+/* n rows of the segments from e->x to e->y, on the device and back. */
 static int run_rows(struct odw_engine *e, enum od_profile profile, size_t n_segments, size_t n, struct od_err *err)
 {
 	struct od_device *d = e->o.device;

@@ -248,7 +248,7 @@ static void write_line(enum od_log_level level, unsigned left_out, const char *m
 
 static void OD_PRINTF(3, 0) write_formatted(enum od_log_level level, unsigned left_out, const char *fmt, va_list ap)
 {
-	char message[TEXT_MAX + 2]; /* longer than any form shows, so that a cut is seen */
+	char message[TEXT_MAX + 2]; /* longer than any format shows, so that a cut is seen */
 
 	vsnprintf(message, sizeof(message), fmt, ap);
 	write_line(level, left_out, message, NULL);

@@ -1,4 +1,4 @@
-/* log.h - one line per event on standard error, in one of three forms:
+/* log.h - one line per event on standard error, in one of three formats:
  *   text  od-worker: warning: refused a RUN request=4f2a9c01-17
  *   kv    ts=2026-01-31T12:00:00.000Z level=warning component=od-worker msg="refused a RUN" request=4f2a9c01-17
  *   json  {"ts":"2026-01-31T12:00:00.000Z","level":"warning","component":"od-worker","msg":"refused a RUN",...}
@@ -73,7 +73,7 @@ struct od_log_limit {
 /* True: a line may be written now, *left_out were not before. */
 bool od_log_permit(struct od_log_limit *l, unsigned *left_out);
 
-/* Each place in the source has a limit of its own, so that a flood of one message hides no other. The next line from
+/* Each call in the source has a limit of its own, so that a flood of one message hides no other. The next line from
  * there reports how many were dropped. */
 #define od_log_limited(level, ...) \
 	do { \

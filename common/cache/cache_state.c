@@ -2,11 +2,11 @@
 
 struct od_cache_sizes od_cache_sizes_of(uint64_t sm_bytes, uint64_t e_bytes, uint64_t plain_bytes, bool planes)
 {
-	const unsigned parts = sm_bytes > 0 ? OD_CACHE_POOL(OD_CACHE_S) | OD_CACHE_POOL(OD_CACHE_E) : 0;
+	const unsigned halves = sm_bytes > 0 ? OD_CACHE_POOL(OD_CACHE_S) | OD_CACHE_POOL(OD_CACHE_E) : 0;
 
 	return (struct od_cache_sizes){
 		.bytes = { planes ? sm_bytes + e_bytes : plain_bytes, sm_bytes + e_bytes, sm_bytes, e_bytes },
-		.pools = OD_CACHE_POOL(OD_CACHE_F) | (planes ? 0 : OD_CACHE_POOL(OD_CACHE_C)) | parts,
+		.pools = OD_CACHE_POOL(OD_CACHE_F) | (planes ? 0 : OD_CACHE_POOL(OD_CACHE_C)) | halves,
 	};
 }
 

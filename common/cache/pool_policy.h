@@ -5,8 +5,8 @@
  * worker and a replay of recorded routes, and give the same changes.
  *
  * Rank dispatch has pools of fixed capacity in every layer (planner.h). An expert of rank r goes to the first pool p
- * with r < S_F + ... + S_p that has any places. If it is full, the pool's least used expert is evicted. In the paper it
- * then leaves the cache; here it moves to a later pool whose data it has, and so does a newcomer that is itself the
+ * with r < S_F + ... + S_p that has any capacity. If it is full, the pool's least used expert is evicted. In the paper
+ * it then leaves the cache; here it moves to a later pool whose data it has, and so does a newcomer that is itself the
  * least used. Otherwise an expert that drops out of a pool would be absent until its next use, although the planner
  * counts on it. So the paper's margin behind a pool's end is not needed. An expert that fits no pool leaves after its
  * use. LRU and LFU keep every used expert in one state, in one cache for all layers.

@@ -1,4 +1,4 @@
-/* pool_policy_internal.h - the common part of the policies: the state of every expert and the list of changes. Each
+/* pool_policy_internal.h - what the policies have in common: the state of every expert and the list of changes. Each
  * policy's struct begins with a struct od_cache. Only for common/cache. */
 #ifndef OD_CACHE_POOL_POLICY_INTERNAL_H
 #define OD_CACHE_POOL_POLICY_INTERNAL_H
@@ -15,15 +15,15 @@ struct od_cache {
 	void (*use)(struct od_cache *c, uint32_t layer, uint32_t expert);
 	void (*forget)(struct od_cache *c, uint32_t layer, uint32_t expert);
 	void (*set_plan)(struct od_cache *c, const struct od_cache_plan *plan);
-	void (*free)(struct od_cache *c); /* frees the policy's own part: not c->state, c->change or c itself */
+	void (*free)(struct od_cache *c); /* frees what is the policy's own: not c->state, c->change or c itself */
 };
 
 OD_MUST_CHECK int odc_check(const struct od_cache_opts *o, struct od_err *err);
-/* Initialises the common part of c, which becomes *out or is freed. c NULL: OD_ERR_NOMEM. */
+/* Initialises the common fields of c, which becomes *out or is freed. c NULL: OD_ERR_NOMEM. */
 OD_MUST_CHECK int odc_open(struct od_cache **out, struct od_cache *c, const struct od_cache_opts *o,
 			   struct od_err *err);
 
-/* Allocate the policy; NULL when out of memory. odc_open initialises the common part. */
+/* Allocate the policy; NULL when out of memory. odc_open initialises the common fields. */
 struct od_cache *odc_rank_new(const struct od_cache_opts *o);
 struct od_cache *odc_queue_new(const struct od_cache_opts *o); /* LRU, LFU */
 

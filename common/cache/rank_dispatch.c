@@ -44,11 +44,11 @@ static void keep(struct rank_cache *r, uint32_t layer, uint32_t expert, enum od_
 /* States that an expert which is complete, or in a pool, can take without a read. */
 static unsigned within(const struct rank_cache *r, enum od_cache_state state)
 {
-	const unsigned parts = OD_CACHE_POOL(OD_CACHE_S) | OD_CACHE_POOL(OD_CACHE_E);
+	const unsigned halves = OD_CACHE_POOL(OD_CACHE_S) | OD_CACHE_POOL(OD_CACHE_E);
 
 	switch (state) {
-	case OD_CACHE_F: return r->base.opt.full_is_stored ? parts : 0;
-	case OD_CACHE_C: return parts;
+	case OD_CACHE_F: return r->base.opt.full_is_stored ? halves : 0;
+	case OD_CACHE_C: return halves;
 	case OD_CACHE_S:
 	case OD_CACHE_E: return 0;
 	case OD_CACHE_NONE: break;

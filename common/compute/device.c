@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MEMORY_LEFT 64u /* one part in so many of a GPU's free memory is left free */
+#define MEMORY_LEFT 64u /* one byte in so many of a GPU's free memory is left free */
 
 void od_device_free(struct od_device *d)
 {

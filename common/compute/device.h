@@ -29,7 +29,7 @@ struct od_device;
 struct od_buf;
 struct od_op; /* ops.h */
 
-/* A place in a buffer. buf NULL: nowhere (an absent operand). */
+/* A position in a buffer. buf NULL: nowhere (an absent operand). */
 struct od_ref {
 	struct od_buf *buf;
 	uint64_t at; /* bytes from its start */
@@ -86,7 +86,7 @@ bool od_device_shares(const struct od_device *d); /* it maps those of od_buf_new
 void *od_host_new(struct od_device *d, uint64_t bytes);
 void od_host_free(struct od_device *d, void *at, uint64_t bytes); /* NULL ok; no work uses it any more */
 
-/* Host memory for data on its way to r, for places that are rewritten often: r itself if the device maps it, else a
+/* Host memory for data on its way to r, for ranges that are rewritten often: r itself if the device maps it, else a
  * stage of the buffer's length (od_host_new), which the buffer owns from the first call on. NULL: out of memory. */
 void *od_ref_stage(struct od_ref r);
 /* Sends n staged bytes to the device, which may read them until the wait; does nothing if the device maps r. */
@@ -102,7 +102,7 @@ uint64_t od_device_own_bytes(const struct od_device *d);
  * with all kernels, and other programs. */
 void od_device_log_memory(const struct od_device *d);
 /* Memory that is free for a model and its state: of GPUs with memory of their own what they had free when they were
- * opened, but for a part that is left to what is made later, such as graphs; else the host's. */
+ * opened, but for a reserve that is left to what is made later, such as graphs; else the host's. */
 uint64_t od_device_free_bytes(const struct od_device *d);
 /* True: that is memory of its own. */
 bool od_device_has_memory(const struct od_device *d);
@@ -145,7 +145,7 @@ OD_MUST_CHECK int od_device_failed(const struct od_device *d, struct od_err *why
 /* Waits for all work of the compute queue. */
 OD_MUST_CHECK int od_device_sync(struct od_device *d, struct od_err *err);
 
-/* Lets the host fill a place in several steps: host is the place itself if the device maps it, else a stage that
+/* Lets the host fill a range in several steps: host is the range itself if the device maps it, else a stage that
  * od_fill_end copies there. Compute queue. The stage is pageable: it is used once, and pinning it would take longer
  * than the detour. */
 struct od_fill {

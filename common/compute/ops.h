@@ -36,7 +36,7 @@ struct od_weight {
 };
 
 /* The matrices of an expert, or of a dense feed-forward network: [intermediate][hidden] twice, [hidden][intermediate];
- * and the biases that an expert may have as well: that of matrix i is part OD_N_EXPERT_MATS + i. */
+ * and the biases that an expert may have as well: that of matrix i is tensor OD_N_EXPERT_MATS + i. */
 enum od_expert_mat {
 	OD_MAT_GATE,
 	OD_MAT_UP,
@@ -168,8 +168,9 @@ struct od_op_latent_store {
 	uint32_t rank;
 };
 
-/* Projects queries into latent space. A head of q is [nope_dim | turn.dims]; its first part is multiplied by the head's
- * rows of kv_b [n_heads][nope_dim + v_dim][rank]. out [n_heads][rank + turn.dims]: the queries for the stream. */
+/* Projects queries into latent space. A head of q is [nope_dim | turn.dims]; its first elements are multiplied by the
+ * head's rows of kv_b [n_heads][nope_dim + v_dim][rank]. out [n_heads][rank + turn.dims]: the queries for the
+ * stream. */
 struct od_op_latent_query {
 	struct od_ref rows, q, out;
 	struct od_turn turn;
@@ -263,7 +264,7 @@ struct od_op_delta {
 	struct od_ref row; /* OD_OP_DELTA_IN's row, all rows */
 	struct od_ref conv; /* [taps][channels] */
 	struct od_ref norm; /* [v_dim] */
-	struct od_ref from, to; /* state; not the same place */
+	struct od_ref from, to; /* state; not the same address */
 	struct od_ref z; /* [n_heads * v_dim]: becomes the output */
 	struct od_ref mixed, y, index; /* scratch: [channels], [n_heads * v_dim], uint32_t [1] of each row */
 	struct od_delta_shape shape;
@@ -297,9 +298,9 @@ struct od_op_act {
 
 /* An expert, or a dense network, and the number of its rows, at least 1. */
 struct od_ffn_segment {
-	const struct od_weight *mat; /* [OD_N_EXPERT_MATS]; of one shape in all parts */
+	const struct od_weight *mat; /* [OD_N_EXPERT_MATS]; of one shape in all segments */
 	uint32_t n_rows;
-	/* [OD_N_EXPERT_MATS]: added to the products; NULL, as in all parts or in no part: none */
+	/* [OD_N_EXPERT_MATS]: added to the products; NULL, as in all segments or in none: none */
 	const struct od_vector *bias;
 };
 
@@ -309,7 +310,7 @@ static inline struct od_ffn_segment od_expert_segment(const struct od_expert *e,
 }
 
 /* y [hidden] = down(silu(gate x) * up x), or another activation than silu, x [hidden]; in profile bf16 the output of a
- * routed expert is rounded to BF16. x and y hold the rows of part 0, then those of part 1, and so on. */
+ * routed expert is rounded to BF16. x and y hold the rows of segment 0, then those of segment 1, and so on. */
 #define OD_MAX_SEGMENTS 32
 struct od_op_ffn {
 	/* [n_segments]; host memory, valid with all it points to until the operation is done */
@@ -340,7 +341,7 @@ struct od_op_combine {
 	uint32_t top_k, hidden;
 };
 
-/* to [n] = from [n], bytes; the two places do not overlap. */
+/* to [n] = from [n], bytes; the two ranges do not overlap. */
 struct od_op_copy {
 	struct od_ref from, to;
 	uint64_t n;

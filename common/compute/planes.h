@@ -22,7 +22,7 @@
 #define OD_PLANES_SYMBOLS 3u /* symbols of a level */
 #define OD_PLANES_ESCAPE 3u
 
-/* The parts of a block in a chunk that od_planes_check has accepted. */
+/* The fields of a block in a chunk that od_planes_check has accepted. */
 struct od_planes_block {
 	const uint8_t *plain; /* raw: [weights], else [escapes of level 2] */
 	const uint8_t *level[OD_PLANES_LEVELS]; /* NULL when raw */

@@ -22,7 +22,7 @@ uint64_t od_experts_together(uint32_t top_k, size_t n_rows);
 
 /* As CPUs use it. A GPU uses pair, and halves what is from x on. */
 struct od_experts_layout {
-	uint64_t end; /* uint32_t [n_experts]: while sorting, the next free place; then the end of its run */
+	uint64_t end; /* uint32_t [n_experts]: while sorting, the next free index; then the end of its run */
 	uint64_t pair; /* uint32_t [n_rows * top_k]: row * top_k + rank, by expert, then by row */
 	uint64_t x, y; /* [together][hidden]: the rows of the experts of a round, one expert behind the other */
 	uint64_t ffn, bytes;

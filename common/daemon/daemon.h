@@ -1,4 +1,4 @@
-/* daemon.h - the common part of od-worker and od-shadow: libuv loop, control socket, handshake, one main at a time,
+/* daemon.h - what od-worker and od-shadow have in common: libuv loop, control socket, handshake, one main at a time,
  * heartbeats, signals, and exit with the parent process (--local).
  *
  * A session begins with an accepted HELLO. It ends with BYE, when main is silent for OD_DEAD_AFTER_NS, or with a new

@@ -35,7 +35,7 @@ struct od_daemon_about {
 	size_t n_own;
 };
 
-/* Parses the command line, prints --help or --version (*done: the program is to exit), sets the log's level and form,
+/* Parses the command line, prints --help or --version (*done: the program is to exit), sets the log's level and format,
  * opens the trace. */
 OD_MUST_CHECK int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about *about, int argc,
 				       char **argv, bool *done, struct od_err *err);

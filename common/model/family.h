@@ -94,8 +94,8 @@ struct od_family {
 	bool interleaved; /* there gate's and up's rows alternate */
 	bool transposed; /* there are [n_experts][hidden][2 * intermediate] and [n_experts][intermediate][hidden] */
 	bool mxfp4; /* or they are in MXFP4, with rows as above: two tensors NAME_blocks and NAME_scales */
-	/* The model_type of the text part of a multimodal model; one of model_types. NULL: the family is never such a
-	 * part. */
+	/* The model_type of the text part of a multimodal model; one of model_types. NULL: the family is never inside
+	 * such a model. */
 	const char *text_type;
 	/* In a multimodal checkpoint: how the names of tensors begin that text does not need; ends with NULL. NULL as
 	 * text_type is. There the text's config.json is the field text_config, and "model." is
@@ -126,7 +126,8 @@ void od_family_list(char *buf, size_t size); /* "mixtral, ..." for messages */
 void od_dense_source_name(const struct od_config *cfg, enum od_role role, uint32_t layer, char buf[OD_NAME_BYTES]);
 void od_expert_source_name(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat,
 			   char buf[OD_NAME_BYTES]);
-/* The tensor that has this part of all experts, and its rows there: of rows per expert every step-th from first on. */
+/* The tensor that has this matrix or bias of all experts, and its rows there: of rows per expert every step-th from
+ * first on. */
 struct od_stack {
 	uint64_t rows, first, step;
 };
@@ -148,13 +149,13 @@ bool od_role_is_bias(enum od_role role); /* a vector that is added */
 /* A norm whose weights are 1 + those of the checkpoint, where cfg->norms_around_one. */
 bool od_role_around_one(enum od_role role);
 const char *od_role_name(enum od_role role); /* "attn_q" */
-/* This process holds the tensor (od_config.part). */
+/* This process holds the tensor (od_config.held). */
 bool od_config_holds_role(const struct od_config *cfg, enum od_role role, uint32_t layer);
 /* Shape of a dense tensor; *n_in is 0 for vectors ([n_out]). *n_out 0: the model or layer has no such tensor. layer is
  * 0 for roles that are not per layer. */
 void od_role_shape(const struct od_config *cfg, enum od_role role, uint32_t layer, uint64_t *n_out, uint64_t *n_in);
 const char *od_expert_mat_name(enum od_expert_mat mat); /* "gate", "up", "down"; "gate_bias", "up_bias", "down_bias" */
-/* The number of parts of an expert: its matrices, then its biases if it has any. */
+/* The number of tensors of an expert: its matrices, then its biases if it has any. */
 int od_expert_tensors(const struct od_config *cfg);
 static inline bool od_expert_is_bias(int mat)
 {

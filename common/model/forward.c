@@ -668,7 +668,7 @@ const float *od_forward_residual_of(const struct od_forward *f, size_t row)
 	return (const float *)f->host[BUF_X] + row * f->o.config->hidden;
 }
 
-/* ---- a part of the layers ---- */
+/* ---- some of the layers ---- */
 
 int od_forward_input(struct od_forward *f, const float *x, struct od_err *err)
 {

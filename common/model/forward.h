@@ -63,7 +63,7 @@ struct od_forward;
 OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
 				   struct od_err *err);
 
-/* A process that holds a part of the layers (od_config.part). Before its first layer, unless that is layer 0, and
+/* A process that holds some of the layers (od_config.held). Before its first layer, unless that is layer 0, and
  * before the logits, if others hold the last layer: the rows that the layer before gave, x [n_rows][hidden]. Waits. */
 OD_MUST_CHECK int od_forward_input(struct od_forward *f, const float *x, struct od_err *err);
 /* After its last layer: these rows. Waits. */

@@ -56,7 +56,7 @@ struct od_mixer {
 	float norm_eps; /* epsilon of norms inside the mixer */
 	float clip; /* q, k and v are clamped to [-clip, clip]; 0: none */
 	uint32_t kv_of; /* keys and values are those of the earlier layer kv_of - 1; 0: its own */
-	bool gated; /* sigmoids of a further part of q multiply what attention gives, element by element */
+	bool gated; /* sigmoids of further elements of q multiply what attention gives, element by element */
 	/* Gated delta rule (arXiv 2412.06464): n_heads heads of values, n_kv_heads of queries and keys. */
 	uint32_t conv; /* positions that the convolution of q, k and v sees, the row's own included */
 	bool by_key_head; /* the projections give key head after key head all that belongs to it */

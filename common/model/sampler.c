@@ -34,7 +34,7 @@ struct od_sampler {
 	uint32_t *drawn; /* [vocab]: how often a token was chosen; NULL without penalties for that */
 	struct od_logit_bias *bias; /* [o.n_logit_bias] */
 	int32_t *ring; /* [repetition_window], NULL without a window */
-	uint32_t n_ring, at; /* filled places, the oldest one */
+	uint32_t n_ring, at; /* filled entries, the oldest one */
 	float *high; /* highest of each COMPARED logits */
 	struct sampler_candidate *cand; /* [vocab]; what top-k and top-p may keep */
 };
@@ -362,13 +362,13 @@ static void swap(struct sampler_candidate *a, struct sampler_candidate *b)
 	*b = c;
 }
 
-/* One of c [n] goes between those that are better and the others; returns its place. *weight: of the better ones. */
+/* One of c [n] goes between those that are better and the others; returns its rank. *weight: of the better ones. */
 static size_t divide(struct sampler_candidate *c, size_t n, double *weight)
 {
 	struct sampler_candidate *last = &c[n - 1];
 	size_t at = 0;
 
-	swap(&c[mix(n) % n], last); /* a fixed place (the first, the middle) is a bad pivot where things are sorted */
+	swap(&c[mix(n) % n], last); /* a fixed index (the first, the middle) is a bad pivot where things are sorted */
 	*weight = 0;
 	for (size_t i = 0; i + 1 < n; i++) {
 		if (!better(&c[i], last))

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A layer's part of the pool. */
+/* A layer's pages in the pool. */
 struct state_layer {
 	uint32_t n_streams;
 	unsigned card; /* whose buffer it is in */
@@ -16,7 +16,7 @@ struct state_layer {
 		uint64_t at; /* in that buffer */
 		size_t row_bytes;
 	} stream[OD_MAX_STREAMS];
-	uint64_t fixed_at, fixed_bytes; /* in the card's part of a copy of a sequence's fixed state */
+	uint64_t fixed_at, fixed_bytes; /* in the card's share of a copy of a sequence's fixed state */
 };
 
 struct od_state_pool {
@@ -626,7 +626,7 @@ struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer)
 				  .next = od_buf_ref(p->fixed[l->card], at + s->next * each) };
 }
 
-/* Queues that a card's part of the committed copy becomes what is at `from`. */
+/* Queues that a card's share of the committed copy becomes what is at `from`. */
 static void copy_fixed(const struct od_seq_state *s, unsigned card, struct od_ref from)
 {
 	const struct od_state_pool *p = s->pool;

@@ -48,7 +48,7 @@ OD_MUST_CHECK int od_state_pool_set_copies(struct od_state_pool *p, struct od_de
 /* Once: room for n snapshots of fixed state, od_state_pool_fixed_bytes each. */
 OD_MUST_CHECK int od_state_pool_set_snapshots(struct od_state_pool *p, struct od_device *d, uint32_t n,
 					      struct od_err *err);
-/* The part of a snapshot that a card has, and its bytes: of the card's layers, in order. */
+/* A card's share of a snapshot, and its bytes: of the card's layers, in order. */
 struct od_ref od_state_pool_snapshot(const struct od_state_pool *p, unsigned card, uint32_t snapshot);
 uint64_t od_state_pool_card_bytes(const struct od_state_pool *p, unsigned card);
 void od_state_pool_free(struct od_state_pool *p); /* NULL ok */
@@ -74,7 +74,7 @@ size_t od_state_pool_row_bytes(const struct od_state_pool *p, uint32_t layer);
 size_t od_state_pool_most_bytes(const struct od_state_pool *p);
 /* True: the host reads and writes rows in place. */
 bool od_state_pool_mapped(const struct od_state_pool *p);
-#define OD_FIXED_ALIGN 64u /* bytes; each layer's part of a sequence's fixed state begins at a multiple */
+#define OD_FIXED_ALIGN 64u /* bytes; each layer's range of a sequence's fixed state begins at a multiple */
 /* Bytes of a sequence's fixed state in all layers. */
 uint64_t od_state_pool_fixed_bytes(const struct od_state_pool *p);
 uint64_t od_state_pool_layer_bytes(const struct od_state_pool *p, uint32_t layer); /* one layer's share */
@@ -104,7 +104,7 @@ void od_seq_state_load(struct od_seq_state *s, uint32_t snapshot);
  * if the step commits them. In order of length, above the committed one. Before the step begins. */
 void od_seq_state_mark(struct od_seq_state *s, uint32_t length, uint32_t snapshot);
 void od_seq_state_unmark(struct od_seq_state *s); /* all of them */
-/* Mark i, and its place in a layer; false: there are no more. */
+/* Mark i, and its address in a layer; false: there are no more. */
 bool od_seq_state_mark_of(const struct od_seq_state *s, uint32_t layer, uint32_t i, uint32_t *length,
 			  struct od_ref *to);
 

@@ -60,7 +60,7 @@ uint64_t od_mat_row_bytes(const struct od_mat_type *t, uint64_t n_in)
 	return od_row_bytes(t->dtype, n_in);
 }
 
-/* Without their place in memory. */
+/* Without their address in memory. */
 static struct od_scales scales_of(const struct od_mat_type *t, uint64_t n_in)
 {
 	return (struct od_scales){ .dtype = t->scale, .group = t->block_cols != 0 ? t->block_cols : n_in };

@@ -38,7 +38,7 @@ void od_pack_set_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert
 /* Bytes of one of the expert's buffers. */
 uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert_entry *e, enum od_expert_buf buf);
 
-/* The offset of a part in OD_BUF_PLAIN (layout: mat_type.h); for od_expert_tensors() the bytes of all. */
+/* The offset of a tensor in OD_BUF_PLAIN (layout: mat_type.h); for od_expert_tensors() the bytes of all. */
 uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat);
 
 /* Reads rows [row, row + n) of a matrix in dense.bin, unchecked, to memory as a matrix of n rows (mat_type.h). scratch:

@@ -181,7 +181,7 @@ static bool type_ok(const struct od_config *cfg, int mat, const struct od_mat_ty
 	return od_expert_is_bias(mat) ? od_bias_type_ok(t) : od_mat_type_ok(t, n_in);
 }
 
-/* The fixed part. Its own checksum is checked by the caller. */
+/* The fixed fields. Their own checksum is checked by the caller. */
 static int check_fixed(const struct od_disk_expert *d, const struct od_disk_biases *b, const struct od_config *cfg,
 		       uint32_t m, uint32_t expert, uint64_t room, const char *where, struct od_err *err)
 {

@@ -76,8 +76,8 @@ bool od_bias_type_ok(const struct od_mat_type *t);
  * read. */
 bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in);
 
-/* The type that decides how a part's bytes are split and coded: biases are stored as bytes, so that they can be used as
- * they are stored. */
+/* The type that decides how a tensor's bytes are split and coded: biases are stored as bytes, so that they can be used
+ * as they are stored. */
 static inline enum od_dtype od_tensor_coding(int tensor, const struct od_mat_type *t)
 {
 	return od_expert_is_bias(tensor) ? OD_INT8 : t->dtype;

@@ -19,7 +19,7 @@ struct od_share {
 	uint32_t n_groups;
 };
 
-/* In order of priority: an expert of the group's layers, of the worker's part of prefill, not in the share. */
+/* In order of priority: an expert of the group's layers, of the worker's share of prefill, not in the share. */
 enum od_share_class { OD_SHARE_LAYER, OD_SHARE_PREFILL, OD_SHARE_NONE };
 
 /* The number of groups of `asked` workers each (0: top_k); 0 when there are no workers. */

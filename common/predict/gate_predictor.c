@@ -135,7 +135,7 @@ static void free_gate(struct od_predictor *p)
 	free(g);
 }
 
-/* Bytes of a row's part of the buffer, which is *at's place; *at moves on. */
+/* The rows' range of the buffer, which begins at *at; *at moves on. */
 static void lay_out(struct od_ref *to, struct od_ref *at, uint64_t rows, uint64_t each)
 {
 	*to = *at;

@@ -1,4 +1,4 @@
-/* text_spans.h - places in a text, in order and apart: which of its bytes are a user's, and which a chat template's
+/* text_spans.h - ranges of a text, in order and apart: which of its bytes are a user's, and which a chat template's
  * own.
  *
  * Thread: one at a time. Owner: the caller, until od_text_spans_fini. */

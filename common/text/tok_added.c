@@ -290,7 +290,7 @@ static const struct tok_added *walk_next(struct tok_added_walk *w)
 	return NULL;
 }
 
-/* A control token at this place of the text would have a byte of a user in it. */
+/* A control token at this position of the text would have a byte of a user in it. */
 static bool is_barred(struct tok_users *u, const struct tok_added *a, size_t at)
 {
 	if (u == NULL || !od_controls_has(u->controls, a->id))
@@ -303,7 +303,7 @@ static bool is_barred(struct tok_users *u, const struct tok_added *a, size_t at)
 	return false;
 }
 
-/* The longest entry at this place, the first of the reference's order among equals. */
+/* The longest entry at this position, the first of the reference's order among equals. */
 static const struct tok_added *longest(const struct tok_matcher *m, struct tok_users *users, const char *text,
 				       size_t len, size_t at)
 {

@@ -161,7 +161,7 @@ static int find_unwanted(const struct od_controls *c, struct tok_bpe_scratch *sc
 	return rc;
 }
 
-/* The parts have that token's text no more, so the calls are nested only as deep as there are such tokens. */
+/* The pieces have that token's text no more, so the calls are nested only as deep as there are such tokens. */
 int tok_controls_word(const struct od_controls *c, struct tok_bpe_scratch *scratch, const char *word, size_t len,
 		      struct tok_ids *ids, struct od_err *err)
 {

@@ -13,7 +13,7 @@ enum norm_kind { NORM_UNICODE, NORM_LOWERCASE, NORM_PREPEND, NORM_REPLACE, NORM_
 struct tok_norm {
 	enum norm_kind kind;
 	utf8proc_option_t options; /* NORM_UNICODE */
-	char *content; /* prepended, or put in place of a match */
+	char *content; /* prepended, or put instead of a match */
 	size_t content_len;
 	struct tok_regex *re;
 	bool left, right; /* NORM_STRIP */
@@ -115,7 +115,7 @@ static int decompose(struct code_points *c, const char *text, size_t len, utf8pr
 		int boundclass = 0;
 
 		at += tok_char(text + at, len - at, &cp);
-		do { /* no character has more than 18 parts */
+		do { /* no character has more than 18 code points */
 			if (tok_grow(&c->v, c->n + 32, &c->cap, sizeof(*c->v)) != OD_OK)
 				return OD_ERR_NOMEM;
 			n = utf8proc_decompose_char(cp, c->v + c->n, (utf8proc_ssize_t)(c->cap - c->n), options,
@@ -200,7 +200,7 @@ static int add_piece(struct code_points *c, utf8proc_option_t options, const cha
  * behind a syllable. Nothing is composed with it, and nothing goes past it. */
 #define HANGUL_T_BASE 0x11a7
 
-/* No form changes two ASCII characters in a row, or what is on both sides of them together: with a trace, parts end
+/* No form changes two ASCII characters in a row, or what is on both sides of them together: with a trace, pieces end
  * there, too. */
 static bool ends_piece(const struct tok_trace *trace, const char *text, size_t at, size_t len, int32_t cp)
 {

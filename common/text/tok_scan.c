@@ -348,8 +348,8 @@ static bool is_kana_or_han(int32_t cp)
 	return (cp >= 0x4e00 && cp <= 0x9fa5) || (cp >= 0x3040 && cp <= 0x30ff);
 }
 
-/* A part without digits is cut again where kana and Han begin and end, and each of those by the third pattern, which
- * sees nothing beyond its part. */
+/* A run without digits is cut again where kana and Han begin and end, and each of those by the third pattern, which
+ * sees nothing beyond its run. */
 static size_t deepseek_word(struct tok_scan *d)
 {
 	size_t n, end;

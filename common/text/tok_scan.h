@@ -30,7 +30,7 @@ struct tok_scan {
 	enum tok_scan_kind kind;
 	const char *text;
 	size_t len, at;
-	size_t digits_at, script_end; /* DeepSeek-V3: where the next digit is; the end of a part of one script */
+	size_t digits_at, script_end; /* DeepSeek-V3: where the next digit is; the end of a run of one script */
 };
 /* False at the end. */
 bool tok_scan_next(struct tok_scan *s, size_t *begin, size_t *end);

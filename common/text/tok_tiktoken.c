@@ -2,8 +2,8 @@
  * byte alphabet, as a tokenizer.json has them.
  *
  * The file says neither how texts are cut into words nor which special tokens there are. Kimi-K2's tokeniser, the one
- * that is published in this form, cuts by tok_kimi_pattern, has 256 special tokens behind the others, and takes a word
- * that is a token as it is. */
+ * that is published in this format, cuts by tok_kimi_pattern, has 256 special tokens behind the others, and takes a
+ * word that is a token as it is. */
 #include "common/text/tok_internal.h"
 
 #include <sodium.h>

@@ -228,8 +228,8 @@ static uint8_t bits_of(utf8proc_category_t c)
 }
 
 /* A character without the bit TOK_C_MOVES stays as it is in NFC, and nothing before or behind it changes because of it
- * but a mark that has the bit: marks, what decomposes and is not composed again, and all second parts of compositions
- * have it. */
+ * but a mark that has the bit: marks, what decomposes and is not composed again, and all second characters of
+ * compositions have it. */
 static void mark_moves(int32_t cp)
 {
 	int32_t point[32];

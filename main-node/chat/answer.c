@@ -283,7 +283,7 @@ static bool take_call(struct odm_answer *a)
 	return true;
 }
 
-/* Gives the certain part of a call that is not complete. */
+/* Gives the certain beginning of a call that is not complete. */
 static void look_early(struct odm_answer *a)
 {
 	struct odm_tool_call call;

@@ -4,7 +4,7 @@
  * are given as soon as they cannot begin a tag; each call when it is complete, or as it is written. A call that is
  * malformed (bad JSON, cut off, too long, too deep, of a function that the request does not have) comes back as
  * content, byte for byte; at the end of the text only its closing tags may be missing. Of white space only line breaks
- * between the parts are dropped, as chat templates put them there: around a thought, and before a call; and what the
+ * between the blocks are dropped, as chat templates put them there: around a thought, and before a call; and what the
  * template writes around an answer (answer_space.h).
  *
  * Calls as they are written (early_calls) begin when call_stream.h says so. What then turns out to be malformed cannot

@@ -44,7 +44,7 @@ struct odm_answer {
 	bool early_calls;
 	bool failed;
 
-	const char *lead, *tail; /* the part of the lead that may still come */
+	const char *lead, *tail; /* the rest of the lead that may still come */
 	struct od_stopper *stopper; /* NULL: no stop strings */
 	bool stopped;
 
@@ -84,7 +84,7 @@ struct odm_answer {
 	bool message_began;
 };
 
-/* Appends to the output; answer_call() gives a call in its place. */
+/* Appends to the output; answer_call() gives a call instead. */
 void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, size_t len);
 void answer_call(struct odm_answer *a, struct odm_tool_call *call);
 /* Call it after odm_call_stream_*(a->stream, ..., &call, &a->args) has returned `began`. */

@@ -273,7 +273,7 @@ static int build_whole(struct odm_tool_call *out, struct odm_slice whole, const 
 	return rc;
 }
 
-/* Kimi's ids are functions.NAME:0 and the only place where the name stands. */
+/* Kimi's ids are functions.NAME:0 and nothing else has the name. */
 static struct odm_slice name_in_id(struct odm_slice id)
 {
 	static const char prefix[] = "functions.";

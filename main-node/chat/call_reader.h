@@ -16,7 +16,7 @@ struct odm_span {
 	size_t begin, end;
 };
 
-/* The parts of a call, as spans of the block's text; empty: the format has no such part. */
+/* The fields of a call, as spans of the block's text; empty: the format has no such field. */
 struct odm_call_spans {
 	struct odm_span name, id;
 	struct odm_span args; /* JSON of the arguments, or of the whole call, or Gemma's notation */
@@ -29,7 +29,7 @@ struct odm_call_spans {
 
 enum odm_read {
 	ODM_READ_MORE, /* wait for the next byte */
-	ODM_READ_CALL, /* parts has a call; call again */
+	ODM_READ_CALL, /* spans has a call; call again */
 	ODM_READ_DONE, /* the block ends at pos */
 	ODM_READ_BAD, /* no block of this format: bytes from pos on were not looked at, or may begin something else */
 };
@@ -43,7 +43,7 @@ struct odm_call_reader {
 	/* The fields below belong to the reader. */
 	int section;
 	const char *at; /* position in the section's text */
-	size_t mark; /* start of the part that is being read; SIZE_MAX: not begun */
+	size_t mark; /* start of the field that is being read; SIZE_MAX: not begun */
 	struct odm_json_scan json;
 	bool key_seen; /* the object's first key */
 	const char *value_at; /* a value may go on if what follows its end does not fit; NULL: no such value */

@@ -186,7 +186,7 @@ static const json_t *find_anchor(const json_t *root, const char *name)
 	return NULL;
 }
 
-/* The part before "#" is taken to mean the schema itself: nothing else can be fetched. */
+/* The text before "#" is taken to mean the schema itself: nothing else can be fetched. */
 static const json_t *find_ref(const struct walk *w, const char *ref)
 {
 	const char *fragment = ref != NULL ? strchr(ref, '#') : NULL;

@@ -163,7 +163,7 @@ static void append_string(struct odm_call_stream *s, const char *text, size_t en
 	s->at = end;
 }
 
-/* Appends the certain part of a string. The rest may be the string's end, or the format's line break before it. */
+/* Appends the certain beginning of a string. The rest may be the string's end, or the format's line break before it. */
 static void append_certain(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
 			   struct od_strbuf *args)
 {

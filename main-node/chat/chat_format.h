@@ -11,7 +11,7 @@
 
 #include "common/text/text_spans.h"
 
-/* In the texts of a call format these bytes stand for the variable parts; all else is literal. */
+/* In the texts of a call format these bytes stand for the variable fields; all else is literal. */
 #define ODM_WS "\1" /* white space, or none */
 #define ODM_NAME "\2" /* the function's name: no spaces, quotes or brackets */
 #define ODM_ID "\3" /* the call's id, likewise */
@@ -127,7 +127,7 @@ struct odm_chat_format {
 	enum odm_ids ids;
 	enum odm_no_text no_text;
 	bool takes_developer; /* the template knows the role developer */
-	bool name_is_role; /* a message's name is written in the place of its role (Kimi's) */
+	bool name_is_role; /* a message's name is written instead of its role (Kimi's) */
 	unsigned needs; /* enum odm_need */
 };
 

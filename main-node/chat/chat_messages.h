@@ -9,7 +9,7 @@
  * - Content that is a list keeps its texts; of what is no text, part_text.h makes one. The list becomes one string,
  *   joined with line breaks, or a string a list, if the template does not read the other for this role. Content that is
  *   missing or null is an empty text, but beside calls null if the template wants that.
- * - A tool's answer without a name gets its call's name, unless the template writes a name in the place of the role;
+ * - A tool's answer without a name gets its call's name, unless the template writes a name instead of the role;
  *   calls without a type are functions; a function's fields begin with name and arguments, as models write them;
  *   reasoning and thinking are other names of reasoning_content, and stand beside it where the template reads them;
  *   developer is system where the template does not know the role.

@@ -8,7 +8,7 @@
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Each pass reads `in` and fills `out`. Messages belong to the context, so they may be changed. */
+/* Each change reads `in` and fills `out`. Messages belong to the context, so they may be changed. */
 struct order {
 	const struct odm_context *context;
 	json_t *in, *out;

@@ -5,7 +5,7 @@
  * - ONE_SYSTEM: system texts in a row are one, joined with a blank line. ONE_USER, ONE_ASSISTANT likewise; thoughts and
  * calls too.
  * - SYSTEM_FIRST: a system message that is not first goes to the front as long as the assistant has said nothing. A
- *   later one becomes the user's, at its place: at the front it would change the whole prompt, of which rows are
+ *   later one becomes the user's, where it stands: at the front it would change the whole prompt, of which rows are
  *   cached, and it would stand before what it speaks about.
  * - NO_SYSTEM: the system's text stands before the text of the user message that follows.
  * - USER_FIRST: a user message without text comes before an assistant's that nothing precedes, or where there is none

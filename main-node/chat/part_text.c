@@ -72,7 +72,7 @@ static void join(struct od_strbuf *out, const json_t *content, unsigned depth)
 	}
 }
 
-/* A document's source: text, or blocks; anything else is bytes, or a place where this server does not look. */
+/* A document's source: text, or blocks; anything else is bytes, or an address where this server does not look. */
 static const json_t *source_text(const json_t *source)
 {
 	const char *type = json_string_value(json_object_get(source, "type"));

@@ -15,7 +15,7 @@ struct odm_piece {
 	uint32_t first, count; /* range of order[]: (row, rank) pairs of this expert */
 	uint32_t worker; /* index in the view */
 	uint32_t batch;
-	uint32_t n_passed; /* places in the order of workers that failed attempts are through with (recovery.c) */
+	uint32_t n_passed; /* positions in the order of workers that failed attempts are through with (recovery.c) */
 	uint64_t request; /* number of its RUN */
 	uint64_t run_bytes; /* row bytes of its RUN */
 	uint32_t late_worker; /* one that was asked before and is late: its answer counts if it comes first */

@@ -28,7 +28,7 @@ void odm_member_free(struct member *m)
 	free(m);
 }
 
-/* A place that is free, or that of one that is no longer in the file; OD_MAX_HOSTS: there is none. */
+/* A slot that is free, or that of one that is no longer in the file; OD_MAX_HOSTS: there is none. */
 static uint32_t free_id(const struct odm_members *ms)
 {
 	uint32_t id = 0;
@@ -153,7 +153,7 @@ int odm_members_take_hosts(struct odm_members *ms, const struct od_hosts *hosts,
 		if (!ms->member[i]->retired && !is_listed(ms->member[i], hosts))
 			retire(ms->member[i]);
 	}
-	list(ms, hosts); /* so that no place is taken of one that has come back */
+	list(ms, hosts); /* so that no slot is taken of one that has come back */
 	for (size_t i = 0; i < hosts->n && rc == OD_OK; i++) {
 		if (find_host(ms, &hosts->host[i]) == NULL)
 			rc = add_host(ms, &hosts->host[i], err);

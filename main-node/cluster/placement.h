@@ -14,7 +14,7 @@
 #include "common/cache/cache_state.h"
 #include "main-node/step/step.h"
 
-/* cost[n]: the cost for a worker to make each of expert[n] of layer m ready: a whole load, less the part in its cache,
+/* cost[n]: the cost for a worker to make each of expert[n] of layer m ready: a whole load, less what its cache has,
  * or ODM_COST_LACKS if it is not on its disk. For several experts at once, because it may take a lock. */
 typedef void odm_cost_fn(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost);
 #define ODM_COST_LOAD 64u

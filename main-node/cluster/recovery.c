@@ -60,8 +60,8 @@ int odm_recovery_timeout_ms(const struct odm_recovery *r)
 
 /* The next living worker for a piece: of the layer's group and then of the groups after it, those that have the expert
  * before those that lack it; each expert begins at another one, so that what a lost worker owed is spread. Dead ones
- * keep their places in this order: a worker that dies between two attempts does not let one be passed over that was not
- * asked. */
+ * keep their positions in this order: a worker that dies between two attempts does not let one be passed over that was
+ * not asked. */
 static uint32_t candidate(struct odm_recovery *r, struct odm_piece *p)
 {
 	const struct odm_groups *g = &r->net->groups;

@@ -40,7 +40,7 @@ int odm_check_result(const Od__Result *r, uint32_t n_experts, size_t row_bytes, 
 }
 
 /* A value that is too large has an exponent of 127 + 56 or more (255: no finite number). 256 less that, added to the
- * exponent, then reaches the sign's place, and never a neighbour. */
+ * exponent, then reaches the sign bit, and never a neighbour. */
 bool odm_all_plausible(const void *bytes, size_t n_bytes, bool bf16)
 {
 	const uint64_t exponent = bf16 ? 0x7f807f807f807f80 : 0x7f8000007f800000;

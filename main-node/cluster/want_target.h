@@ -38,8 +38,8 @@ void odm_want_target_fini(struct odm_want_target *p); /* all zero is fine */
  * each worker. */
 void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots);
 
-/* After odm_want_target: true when the worker's list differs from the previous one, given by p->want.expert_before and
- * worker_before (indices as in worker; ODM_NOBODY: a worker that has left). */
+/* After odm_want_target_choose: true when the worker's list differs from the previous one, given by
+ * p->want.expert_before and worker_before (indices as in worker; ODM_NOBODY: a worker that has left). */
 bool odm_want_changed(const struct odm_want_target *p, uint32_t worker);
 /* True: the worker's list, or its previous one, is not empty. */
 bool odm_want_concerns(const struct odm_want_target *p, uint32_t worker);

@@ -169,7 +169,7 @@ static void fail_pass(struct odm_pass *p, const struct od_err *err)
 		finish_for(p->of[i], err);
 }
 
-/* Texts that outgrow the original context of long RoPE begin anew. Their places in the list are before all that
+/* Texts that outgrow the original context of long RoPE begin anew. Their positions in the list are before all that
  * wait. */
 static void restart_outgrown(struct odm_engine *e)
 {

@@ -1,9 +1,9 @@
 /* batch.h - continuous batching: admission, decode steps of all running texts, and chunked prefill between them.
  *
- * Texts are admitted in order of arrival, when a place is free and the pool can promise pages for all their positions;
- * texts with a common prefix share pages. A decode step has rows of all texts in decode: the last token of each, and
- * its draft. Prefill runs in chunks of rows of one or several texts. A chunk pauses between layers for decode steps, so
- * that the work between two decode steps takes at most about twice as long as a decode step.
+ * Texts are admitted in order of arrival, when fewer run than may and the pool can promise pages for all their
+ * positions; texts with a common prefix share pages. A decode step has rows of all texts in decode: the last token of
+ * each, and its draft. Prefill runs in chunks of rows of one or several texts. A chunk pauses between layers for decode
+ * steps, so that the work between two decode steps takes at most about twice as long as a decode step.
  * Thread: the engine thread. Owner: the engine. */
 #ifndef ODM_BATCH_H
 #define ODM_BATCH_H

@@ -79,7 +79,7 @@ void odm_draft_policy_learn(struct odm_draft_policy *p, float margin, bool right
 
 /* ---- What does a step take? ---- */
 
-/* The first sample gives the scale: a tenth of y is taken to be due to x[1], with this uncertainty of each term's part
+/* The first sample gives the scale: a tenth of y is taken to be due to x[1], with this uncertainty of each term's share
  * of y. */
 static void begin_linear(struct odm_linear *l, double spread, const double x[ODM_TIME_TERMS], double y)
 {

@@ -38,7 +38,7 @@ struct odm_sequence {
 	uint64_t shared_sequence; /* another one in progress that begins with the same shared_tokens; 0: none */
 	uint32_t shared_tokens;
 	struct odm_prefix_read *restore; /* set in phase restore, else NULL */
-	/* The restore's pages; place that their fixed state is read to, or ODM_NO_SNAPSHOT. */
+	/* The restore's pages; snapshot that their fixed state is read to, or ODM_NO_SNAPSHOT. */
 	uint32_t restore_end, restore_snapshot;
 	struct odm_marks marks;
 	struct od_sampler *sampler;

@@ -10,7 +10,7 @@
 #include "common/pack/load/expert_load.h"
 #include "main-node/engine/pass_size.h"
 
-/* the prefix cache, when it is not said how large; and at most a part of what is free */
+/* the prefix cache, when it is not said how large; and at most one in so many bytes of what is free */
 #define AUTO_CACHE_BYTES (1ull << 30)
 #define AUTO_CACHE_DIVISOR 4
 #define AUTO_CTX_DIVISOR 2

@@ -53,7 +53,7 @@ static int by_text(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* typed: a path whose last part is not whole. Folders end with a slash. */
+/* typed: a path whose last name is not whole. Folders end with a slash. */
 static void add_files(struct words *w, const char *typed)
 {
 	const char *slash = strrchr(typed, '/'), *last = slash != NULL ? slash + 1 : typed;

@@ -28,7 +28,7 @@ struct odm_chat_reply {
 /* data: of an event; NUL-terminated. */
 void odm_chat_reply_event(struct odm_chat_reply *r, const char *data, size_t len);
 /* Puts the message of an OpenAI error, {"error": {"message": ...}} or {"error": "..."}, into buf as one plain line.
- * False, and "", when the text has another form. */
+ * False, and "", when the text has another format. */
 bool odm_chat_error_text(const char *json, size_t len, char *buf, size_t size);
 
 #endif

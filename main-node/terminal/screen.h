@@ -23,7 +23,7 @@ void odm_screen_init(struct odm_screen *s);
 void odm_screen_text(struct odm_screen *s, bool thought, const char *text, size_t len);
 /* Replaces the line of progress; only while nothing else of the answer is on the screen. */
 void odm_screen_progress(struct odm_screen *s, const char *text, size_t len);
-/* After an answer, or its part: the next begins on a line of its own. */
+/* After an answer, or a piece of it: the next begins on a line of its own. */
 void odm_screen_end(struct odm_screen *s);
 /* A line of our own words; only on a terminal. Strings of a server in it have gone through odm_plain_line. */
 void odm_screen_note(struct odm_screen *s, const char *fmt, ...) OD_PRINTF(2, 3);

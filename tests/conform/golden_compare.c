@@ -137,17 +137,17 @@ static bool same_set(const uint16_t *a, const uint16_t *b, uint32_t n)
 /* Equal experts in another order: the greatest gap between our weights of two that changed places. */
 static double rank_gap(const uint16_t *expected, const uint16_t *found, const float *weight, uint32_t n)
 {
-	uint32_t place[OD_MAX_TOP_K] = { 0 }; /* places of the reference's experts in our order */
+	uint32_t where[OD_MAX_TOP_K] = { 0 }; /* positions of the reference's experts in our order */
 	double gap = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		while (found[place[i]] != expected[i])
-			place[i]++;
+		while (found[where[i]] != expected[i])
+			where[i]++;
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		for (uint32_t k = i + 1; k < n; k++) {
-			if (place[k] < place[i])
-				gap = fmax(gap, (double)weight[place[k]] - (double)weight[place[i]]);
+			if (where[k] < where[i])
+				gap = fmax(gap, (double)weight[where[k]] - (double)weight[where[i]]);
 		}
 	}
 	return gap;
@@ -157,14 +157,14 @@ static void note_rank_tie(const struct golden_run *run, size_t position, uint32_
 			  struct golden_verdict *v)
 {
 	const uint16_t *expected = golden_route(run->g, run->e, position, m);
-	char place[POSITION_BYTES], want[ROUTE_BYTES], have[ROUTE_BYTES];
+	char where[POSITION_BYTES], want[ROUTE_BYTES], have[ROUTE_BYTES];
 
 	if (v->n_rank_ties++ > 0)
 		return;
 	snprintf(v->rank_tie, sizeof(v->rank_tie),
 		 "%s: expected experts %s, found %s: the same in another order; our weights of those that changed "
 		 "places differ by %.3g, less than %g",
-		 position_name(run, position, m, place), route_name(expected, run->g->top_k, want),
+		 position_name(run, position, m, where), route_name(expected, run->g->top_k, want),
 		 route_name(run->expert + at(run, position, m), run->g->top_k, have), gap, GOLDEN_RANK_TIE);
 }
 
@@ -175,16 +175,16 @@ static bool compare_route(const struct golden_run *run, size_t position, uint32_
 	const uint16_t *expected = golden_route(run->g, run->e, position, m);
 	const uint16_t *found = run->expert + at(run, position, m);
 	double margin = golden_route_margin(run->g, run->e, position, m), gap;
-	char place[POSITION_BYTES], want[ROUTE_BYTES], have[ROUTE_BYTES];
+	char where[POSITION_BYTES], want[ROUTE_BYTES], have[ROUTE_BYTES];
 
 	if (memcmp(expected, found, k * sizeof(*expected)) == 0)
 		return true;
-	position_name(run, position, m, place);
+	position_name(run, position, m, where);
 	route_name(expected, k, want);
 	route_name(found, k, have);
 	if (!same_set(expected, found, k)) {
 		golden_fails(v, "%s: expected experts %s, found %s; the reference's margin is %.6g, a tie is below %g",
-			     place, want, have, margin, GOLDEN_ROUTE_TIE);
+			     where, want, have, margin, GOLDEN_ROUTE_TIE);
 		if (margin < GOLDEN_ROUTE_TIE)
 			v->result = GOLDEN_TIE;
 		return false;
@@ -197,7 +197,7 @@ static bool compare_route(const struct golden_run *run, size_t position, uint32_
 	golden_fails(v,
 		     "%s: expected experts %s, found %s: the same in another order, but our weights of those that "
 		     "changed places differ by %.3g, a tie is below %g",
-		     place, want, have, gap, GOLDEN_RANK_TIE);
+		     where, want, have, gap, GOLDEN_RANK_TIE);
 	return false;
 }
 
@@ -211,7 +211,7 @@ static bool compare_weights(const struct golden_run *run, size_t position, uint3
 	const float *have = run->weight + at(run, position, m);
 	double largest = 0, worst = -1;
 	uint32_t r_worst = 0, i_worst = 0;
-	char place[POSITION_BYTES];
+	char where[POSITION_BYTES];
 
 	for (uint32_t r = 0; r < run->g->top_k; r++)
 		largest = fmax(largest, fabs((double)want[r]));
@@ -236,7 +236,7 @@ static bool compare_weights(const struct golden_run *run, size_t position, uint3
 	golden_fails(v,
 		     "%s: router weight of expert %u: expected %.7g, found %.7g, a difference of %.3g of the row's "
 		     "largest; the tolerance is %g",
-		     position_name(run, position, m, place), expected[r_worst], (double)want[r_worst],
+		     position_name(run, position, m, where), expected[r_worst], (double)want[r_worst],
 		     (double)have[i_worst], worst, tolerance);
 	return false;
 }

@@ -1,5 +1,5 @@
-/* Any text as a model's answer, in any form: how it is cut changes nothing, arguments are valid JSON, and what the
- * answer gave is taken when it is sent back. First byte: the form; second: in a thought, tools; third: bytes a
+/* Any text as a model's answer, in any format: how it is cut changes nothing, arguments are valid JSON, and what the
+ * answer gave is taken when it is sent back. First byte: the format; second: in a thought, tools; third: bytes a
  * piece. */
 #include <string.h>
 

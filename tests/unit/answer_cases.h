@@ -25,7 +25,7 @@ struct answer_cases {
 extern struct answer_cases answer_cases;
 int answer_cases_setup(void **state);
 int answer_cases_teardown(void **state);
-/* The form of this template, as odm_chat_template_open finds it. */
+/* The format of this template, as odm_chat_template_open finds it. */
 void answer_case_format(struct odm_chat_format *format, const char *template_text);
 struct odm_answer_opts answer_case_opts(const struct answer_case *c);
 

@@ -1,4 +1,4 @@
-/* When an answer's parts are given, its limits, and which form a template has. */
+/* When an answer's blocks are given, its limits, and which format a template has. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

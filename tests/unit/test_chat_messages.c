@@ -1,4 +1,4 @@
-/* From messages in OpenAI's form to what templates read. What an answer gave, sent back unchanged, must give the
+/* From messages in OpenAI's format to what templates read. What an answer gave, sent back unchanged, must give the
  * template what jinja2 was seen to render as the model's own bytes ("echo" of tests/golden/chat/answers.json). */
 #include <setjmp.h>
 #include <stdarg.h>

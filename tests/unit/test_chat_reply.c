@@ -1,4 +1,4 @@
-/* Events of a streamed chat completion, in the forms of OpenAI, vLLM, llama-server and DeepSeek, and such as make no
+/* Events of a streamed chat completion, in the formats of OpenAI, vLLM, llama-server and DeepSeek, and such as make no
  * sense. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -413,8 +413,8 @@ static unsigned releases_of(struct engine_thread_reader *r)
 	return n;
 }
 
-/* The engine's thread stands in the wake that tells job 2 its new place, and is about to tell job 3. Both are cancelled
- * meanwhile. */
+/* The engine's thread stands in the wake that tells job 2 its new position, and is about to tell job 3. Both are
+ * cancelled meanwhile. */
 static void no_wake_comes_after_release(void **state)
 {
 	static const int32_t prompt[] = { 5, 6, 7 };
@@ -451,7 +451,7 @@ static void no_wake_comes_after_release(void **state)
 	}
 	assert_true(odm_job_take_news(j[2], &news));
 	assert_true(news.done && news.err.code == OD_ERR_CANCELLED);
-	assert_false(odm_job_take_news(j[3], &news)); /* no place after the end */
+	assert_false(odm_job_take_news(j[3], &news)); /* no position after the end */
 	end(t);
 	for (size_t i = 0; i < 2; i++)
 		reader_fini(&r[i]);

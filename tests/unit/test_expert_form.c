@@ -234,7 +234,7 @@ static void buffers_apart(void **state)
 	od_inflater_free(inf);
 }
 
-/* Exponents of the largest shard; SM bytes too where they cannot be read into their place; an inflater has room for
+/* Exponents of the largest shard; SM bytes too where they cannot be read to where they stay; an inflater has room for
  * exponents that it decodes besides, and all that on both sides where the device's is not the host's. */
 static void what_loads_take(void **state)
 {
@@ -258,7 +258,7 @@ static void what_loads_take(void **state)
 	assert_true((od_staging_bytes(planes, device, OD_FORM_PLANES) == 0) == maps);
 }
 
-/* An expert of a pack in plain memory, all of its shards as one part. */
+/* An expert of a pack in plain memory, all of its shards as one slice. */
 struct expert_form_slice {
 	struct od_pack *pack;
 	struct od_buf *slot, *staging;
@@ -296,7 +296,7 @@ static void slice_close(struct expert_form_slice *p)
 }
 
 /* The host waits once for what the device puts together, but for exponents that it decodes itself: these have one
- * place. And it needs memory of its own for parts, not for whole experts. */
+ * place. And it needs memory of its own for slices, not for whole experts. */
 static void a_slice_is_one_wait(void **state)
 {
 	struct od_pack *packs[] = { planes, zstd };
@@ -365,7 +365,7 @@ static void another_threads_wait_may_take_the_error(void **state)
 	(void)state;
 	refusing.run = refuse;
 	slice_open(&p, planes);
-	for (int i = 0; i < 2; i++) { /* later parts are fine */
+	for (int i = 0; i < 2; i++) { /* later slices are fine */
 		slice_read(&p);
 		device->ops = &refusing;
 		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_ERR_IO);

@@ -215,8 +215,8 @@ static void reset_y(struct steps *s)
 	put_at(s->d, s->experts.experts.y, &(float){ Y_BEFORE }, sizeof(float));
 }
 
-/* A handle of a buffer that was freed may come back for another one, in another place of the GPU's memory: here it is
- * given another place, and some buffer is freed. */
+/* A handle of a buffer that was freed may come back for another one, at another address of the GPU's memory: here it is
+ * given another address, and some buffer is freed. */
 static void experts_are_known_by_their_address(void **state)
 {
 	struct od_err err = { 0 };

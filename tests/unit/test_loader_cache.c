@@ -1,5 +1,5 @@
-/* Loads of experts that a cache has in part: through the real readers and inflaters, to the bit, and with damaged
- * files. */
+/* Loads of experts of which a cache has some buffers: through the real readers and inflaters, to the bit, and with
+ * damaged files. */
 #include "common/base/mem.h"
 #include "common/compute/device_internal.h"
 #include "common/pack/write/pack_write.h"
@@ -83,7 +83,7 @@ static void wake(void *arg)
 	sem_post(arg);
 }
 
-/* Rank dispatch with one place in each pool, for a layer of which the first experts are used most. */
+/* Rank dispatch with room for one in each pool, for a layer of which the first experts are used most. */
 static void begin_cache(struct loader_cache_world *w, const struct od_cache_plan *plan)
 {
 	const struct od_share share = { 1, 0, 1 };
@@ -320,7 +320,7 @@ static void what_never_was_whole_is_forgotten(void **state)
 		open_world(&w, (enum od_form)form);
 		flip(s->sm.offset);
 		assert_int_equal(use(&w, 5, &item), OD_ERR_CORRUPT);
-		while (odw_schedule_look(w.s, 0).state != ODW_FREE) /* other parts are still under way */
+		while (odw_schedule_look(w.s, 0).state != ODW_FREE) /* other slices are still under way */
 			sched_yield();
 		assert_int_equal(odw_cache_look(w.cache, LAYER, 5), OD_CACHE_NONE);
 		flip(s->sm.offset);

@@ -5,7 +5,7 @@
 
 /* ---- streams ---- */
 
-/* Sequences, and places of pages in a pool. */
+/* Sequences, and pages of a pool. */
 struct texts {
 	uint32_t tables, ctx, table_pages, pool_pages;
 };
@@ -63,7 +63,7 @@ static void fill_stream(struct ops_bench *b, const struct texts *of, const struc
 	expect(b);
 }
 
-/* Each at a place of its own, on both sides of a page's end. */
+/* Each at a position of its own, on both sides of a page's end. */
 static struct od_ref lay_rows_at(struct ops_bench *b, struct od_row_info rows[ROWS])
 {
 	for (uint32_t r = 0; r < ROWS; r++)

@@ -166,7 +166,7 @@ static void op_ffn(void **state)
 	}
 }
 
-/* Each part's rows are what they would be alone. */
+/* Each segment's rows are what they would be alone. */
 static void check_segments(struct ops_bench *b, const struct ops_experts_expert *e, const uint32_t *n_rows,
 			   uint32_t n_segments, const char *what)
 {
@@ -194,7 +194,7 @@ static void check_segments(struct ops_bench *b, const struct ops_experts_expert 
 		run_in_steps(b, b->scalar, &op, op.n_rows, what);
 }
 
-/* As many parts as there may be, of a row each. */
+/* As many segments as there may be, of a row each. */
 static void check_most_segments(struct ops_bench *b, const struct ops_experts_expert e[OD_MAX_SEGMENTS],
 				const char *what)
 {

@@ -105,7 +105,7 @@ static void the_slices_of_a_load_take_its_time(void **state)
 	}
 	assert_true(p.free_ns >= begin_ns + LOAD_NS && p.free_ns <= begin_ns + LOAD_NS + n_shards);
 	assert_int_equal(n_reads, n_shards);
-	/* The first part of another load waits its turn, and begins when it comes. */
+	/* The first slice of another load waits its turn, and begins when it comes. */
 	begin_ns = p.free_ns;
 	assert_int_equal(read_slice(&p, EXPERT + 1, 0, n_shards, OD_SET_STORED), OD_OK);
 	assert_true(p.free_ns - begin_ns >= LOAD_NS && od_now_ns() >= p.free_ns);
@@ -170,7 +170,7 @@ static void reads_at_a_rate_queue_up(void **state)
 	for (int i = 0; i < 4; i++)
 		pthread_join(reader[i], NULL);
 	assert_true(od_now_ns() - begin_ns >= 4 * LOAD_NS - 4);
-	/* Idle time is lost, to any part. */
+	/* Idle time is lost, to any slice. */
 	od_sleep_until(od_now_ns() + LOAD_NS);
 	begin_ns = od_now_ns();
 	assert_int_equal(read_slice(&p, EXPERT, 1, 1, OD_SET_STORED), OD_OK);
@@ -183,7 +183,7 @@ struct paced_reader_world {
 	struct odw_paced_reader paced;
 	struct odw_schedule *s;
 	pthread_t thread;
-	_Atomic unsigned n_read; /* parts */
+	_Atomic unsigned n_read; /* slices */
 };
 
 static void *read_slices(void *arg)
@@ -232,7 +232,7 @@ static struct odw_load_figures figures(struct odw_schedule *s)
 	return f;
 }
 
-/* Wants EXPERT, and returns when a part of it is being read: what the path takes for that is settled. */
+/* Wants EXPERT, and returns when a slice of it is being read: what the path takes for that is settled. */
 static void begin_read(struct paced_reader_world *w, uint64_t step)
 {
 	const unsigned before = n_reads;

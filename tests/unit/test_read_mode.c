@@ -1,4 +1,4 @@
-/* The way in which experts are read: timed with a clock of the test's own, over real parts of real experts; and the
+/* The way in which experts are read: timed with a clock of the test's own, over real slices of real experts; and the
  * cache planner's costs of loads. */
 #include "worker-node/load/read_mode.h"
 
@@ -15,7 +15,7 @@
 #define NS_PER_BYTE 7 /* unless a test says otherwise */
 #define NS_PER_LOOK 1000 /* added by every look at the clock */
 
-static struct od_pack *pack; /* the demo checkpoint's: experts of three shards, each a part */
+static struct od_pack *pack; /* the demo checkpoint's: experts of three shards, each a slice */
 static struct od_device *device;
 static struct od_buf *slot;
 
@@ -157,7 +157,7 @@ static void readers_read_at_the_same_time(void **state)
 		skip();
 	(void)choose_with(OD_FORM_PLANES, ODW_READ_AUTO, 0, 2);
 	assert_true(disk.n_reads == 24 && disk.slices == 3);
-	(void)choose_with(OD_FORM_PLANES, ODW_READ_AUTO, 0, 64); /* more than there are parts */
+	(void)choose_with(OD_FORM_PLANES, ODW_READ_AUTO, 0, 64); /* more than there are slices */
 	assert_true(disk.n_reads == 36 && disk.slices == 7);
 }
 
@@ -175,7 +175,7 @@ static void slow_disks_are_not_waited_for(void **state)
 	assert_int_equal(disk.n_reads, 9);
 }
 
-/* A part that cannot be read does not count; if nothing can be read past the page cache, it is not chosen. */
+/* A slice that cannot be read does not count; if nothing can be read past the page cache, it is not chosen. */
 static void what_cannot_be_read_is_left_out(void **state)
 {
 	(void)state;

@@ -528,7 +528,7 @@ static void test_rounds_rows(void **state)
 	assert_true(changed > MAX_ROWS * HIDDEN / 2);
 }
 
-/* An index stands at place i when i scores come before its own. With NaN among the scores, indices still differ and are
+/* An index has rank i when i scores come before its own. With NaN among the scores, indices still differ and are
  * in range. */
 static void test_rank(void **state)
 {

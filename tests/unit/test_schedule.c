@@ -124,7 +124,7 @@ static void what_prompts_load_and_do_not_use_is_counted_apart(void **state)
 	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 1);
 	assert_int_equal(figures(s).c[OD_C_PROMPT_EXTRA_LOADS], 0);
 	assert_int_equal(odw_schedule_want(s, SESSION, 2, 1, 1, (uint32_t[]){ 2 }, 1, true), 0);
-	assert_int_equal(load_one(s, &job), 2); /* one part of two */
+	assert_int_equal(load_one(s, &job), 2); /* one slice of two */
 	odw_schedule_close(s, SESSION, 2, 1);
 	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 2);
 	assert_int_equal(figures(s).c[OD_C_CANCELLED_LOADS], 1);
@@ -358,7 +358,7 @@ static void the_most_urgent_is_finished_first(void **state)
 	assert_true(odw_schedule_next_read(s, &b, false));
 	(void)put(s, &job, 1);
 	assert_true(odw_schedule_next_read(s, &c, false));
-	assert_true(c.stage < b.stage); /* the first that is free, so stages are not in the order of parts */
+	assert_true(c.stage < b.stage); /* the first that is free, so stages are not in the order of slices */
 	assert_false(odw_schedule_end_job(s, &a, 1, OD_OK, NULL) || odw_schedule_end_job(s, &c, 1, OD_OK, NULL) ||
 		     odw_schedule_end_job(s, &b, 1, OD_OK, NULL));
 	assert_true(odw_schedule_next_finish(s, &job, false));

@@ -169,7 +169,7 @@ static void hits_agree_with_monte_carlo(void **state)
 		double in[K + 1], out[K + 1], rest[N], all[K + 1];
 		uint32_t n = from[block + 1] - from[block];
 
-		/* This part has h, all the others the rest of K. */
+		/* This block has h, all the others the rest of K. */
 		memcpy(rest, q, from[block] * sizeof(*q));
 		memcpy(rest + from[block], q + from[block + 1], (N - from[block + 1]) * sizeof(*q));
 		od_selection_hits(q + from[block], n, K, in);

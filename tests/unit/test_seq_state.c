@@ -1,4 +1,4 @@
-/* Sequence state: sizes, limits, places of rows in pages; fixed state and its two copies. Owners of pages:
+/* Sequence state: sizes, limits, positions of rows in pages; fixed state and its two copies. Owners of pages:
  * test_seq_pages.c. */
 #include <string.h>
 
@@ -177,8 +177,8 @@ static void each_row(const struct od_config *c, struct od_seq_state *const *s, b
 	}
 }
 
-/* width[layer][stream], in elements; 0: no such stream. Every row has a place of its own, where the operations look for
- * it too. */
+/* width[layer][stream], in elements; 0: no such stream. Every row has an address of its own, where the operations look
+ * for it too. */
 static void check_layout(const struct od_config *c, const uint32_t width[][OD_MAX_STREAMS], enum od_profile profile,
 			 enum od_dtype dtype)
 {

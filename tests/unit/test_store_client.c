@@ -57,7 +57,7 @@ static const Od__Header *receive(void)
 	return last.header;
 }
 
-/* receive(), while parts come to the client. */
+/* receive(), while pieces come to the client. */
 static const Od__Header *receive_while_pieces_come(void)
 {
 	uint64_t end = od_now_ns() + PATIENCE_NS;
@@ -260,7 +260,7 @@ static void so_many_at_a_time(void **state)
 #define SHARE OD_STORE_SHARE_BYTES
 #define LARGE (2 * SHARE + 100)
 
-/* FETCH number `request`, of a part of what begins at 1000. */
+/* FETCH number `request`, of a piece of what begins at 1000. */
 static void expect_piece(uint64_t request, uint32_t at, uint32_t bytes)
 {
 	const Od__Header *h = receive_while_pieces_come();
@@ -289,7 +289,7 @@ static void what_is_large_comes_in_pieces(void **state)
 	assert_int_equal(bytes, LARGE);
 	send_chunk(7, 1, OD_OK, data, SHARE);
 	expect_piece(2, SHARE, SHARE);
-	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, SHARE, 61), OD_OK); /* is no part of it */
+	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, SHARE, 61), OD_OK); /* is no piece of it */
 	expect_piece(3, 0, SHARE);
 	send_chunk(7, 3, OD_OK, data, SHARE);
 	send_chunk(7, 2, OD_OK, data + SHARE, SHARE);
@@ -306,7 +306,7 @@ static void what_is_large_comes_in_pieces(void **state)
 	od_msg_fini(&f.msg);
 	assert_int_equal(odw_store_open_fetches(client, &bytes), 0);
 	assert_int_equal(bytes, 0);
-	/* A part that is refused, and one that is too short, are the whole's end. */
+	/* A piece that is refused, and one that is too short, are the whole's end. */
 	for (uint64_t request = 5; request <= 7; request += 2) {
 		assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, LARGE, 62), OD_OK);
 		expect_piece(request, 0, SHARE);

@@ -1,4 +1,4 @@
-/* Whom the store serves next: turns, bounds, and places that come free. */
+/* Whom the store serves next: turns, bounds, and slots that come free. */
 #include "main-node/store/store_queue.h"
 
 #include <setjmp.h>

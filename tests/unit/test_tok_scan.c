@@ -196,7 +196,7 @@ static size_t random_text(uint64_t *seed, char *text, size_t max)
 	return n;
 }
 
-/* Text cut at the matches of re and between them, each part of parts by itself. */
+/* Text cut at the matches of re and between them, each piece of pieces by itself. */
 static void cut(const struct tok_regex *re, const char *text, struct tok_spans *pieces)
 {
 	struct tok_spans next = { 0 }, found = { 0 };

@@ -1,10 +1,10 @@
 /* expert_cache.h - a worker's expert cache (od-worker --cache-mib; ZipMoE, arXiv 2601.21198, section 3.4): the policy's
  * state for each expert, the buffers of cached experts outside slots, and use counts for the planner.
  *
- * A load takes the cached part of its expert; when an expert leaves its slot, its buffers are offered to the cache. An
- * expert in state F stays pinned in its slot (schedule.h); in states C, S and E its buffers are here. If data that the
- * policy wants was never read completely, the policy forgets the expert. A worker caches experts of its group's layers
- * only, so nothing before main has sent PLACE.
+ * A load takes the cached buffers of its expert; when an expert leaves its slot, its buffers are offered to the cache.
+ * An expert in state F stays pinned in its slot (schedule.h); in states C, S and E its buffers are here. If data that
+ * the policy wants was never read completely, the policy forgets the expert. A worker caches experts of its group's
+ * layers only, so nothing before main has sent PLACE.
  * Thread: the schedule's, under its lock. Owner: the caller of odw_cache_new; bufs is borrowed. All functions except
  * odw_cache_new accept NULL: no cache. */
 #ifndef ODW_EXPERT_CACHE_H

@@ -1,6 +1,6 @@
 /* pull_plan.h - the goal of a worker with a spool: the experts to hold on disk, and the one to pull next.
  *
- * The goal is the worker's share (common/pack/share.h) up to the limit: the layers of its group, then its part of
+ * The goal is the worker's share (common/pack/share.h) up to the limit: the layers of its group, then its share of
  * prefill. Experts that a RUN waits for come first. After a failed pull an expert is retried later. Experts no longer
  * in the share stay on disk until their space is needed. An expert is identified by its number over all layers.
  * Thread: the puller's, under its lock. Owner: the caller; the pack is borrowed. */

@@ -242,7 +242,7 @@ static void give_up(struct odw_puller *p, struct pull *a, const char *why)
 
 /* ---- asking ---- */
 
-/* Counts what an earlier pull left on disk if it is good; parts without bytes count as there. */
+/* Counts what an earlier pull left on disk if it is good; sections without bytes count as there. */
 static void recheck(struct odw_puller *p, struct pull *a)
 {
 	const uint32_t m = a->expert / p->per_layer, e = a->expert % p->per_layer;
@@ -290,7 +290,7 @@ static bool take_next(struct odw_puller *p, struct pull *a)
 	return false;
 }
 
-/* The next expert of which something is to be asked for; NULL: there is none, or no place for one. */
+/* The next expert of which something is to be asked for; NULL: there is none, or no room for one. */
 static struct pull *begin_pull(struct odw_puller *p)
 {
 	struct pull *a = NULL;

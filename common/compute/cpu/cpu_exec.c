@@ -336,8 +336,8 @@ static struct od_mat rows_of(const struct od_mat *w, size_t begin, size_t n)
 	return rows;
 }
 
-/* Item i is a head. A query's first part times the head's rows of kv_b, transposed: each row of it is read once for all
- * rows, in order, so that a row's sum has one order. */
+/* Item i is a head. A query's first elements times the head's rows of kv_b, transposed: each row of it is read once for
+ * all rows, in order, so that a row's sum has one order. */
 static void absorb_queries(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct cpu_job *j = arg;
@@ -534,7 +534,7 @@ static void activate_rows(void *arg, size_t begin, size_t end, unsigned thread)
 		activate(j->be, &o->act, f32_at(j, o->gate) + r * o->n, f32_at(j, o->up) + r * o->stride, o->n);
 }
 
-/* The rows of all parts: what gate and up gave, n each, and what down gave, hidden. */
+/* The rows of all segments: what gate and up gave, n each, and what down gave, hidden. */
 struct ffn_job {
 	const struct cpu_job *j;
 	const struct od_ffn_segment *segment;
@@ -591,7 +591,7 @@ static void bias_rows(void *arg, size_t begin, size_t end, unsigned thread)
 		add_bias(f, r, OD_MAT_DOWN, f->y + r * f->hidden, f->hidden);
 }
 
-/* The rows of the parts stand one behind the other in x and y. */
+/* The rows of the segments stand one behind the other in x and y. */
 static void ffn(const struct cpu_job *j, const struct od_ffn_segment *segment, size_t n_segments, const float *x,
 		float *y, char *scratch, bool routed, struct od_act_spec act)
 {
@@ -672,7 +672,7 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 	return OD_OK;
 }
 
-/* pair: [rows], those of the parts. */
+/* pair: [rows], those of the segments. */
 static void run_segments(const struct cpu_job *j, const struct grouping *g, const struct od_ffn_segment *segment,
 			 size_t n_segments, const uint32_t *pair, size_t rows)
 {
@@ -729,7 +729,7 @@ static int experts(const struct cpu_job *j, struct od_err *err)
 	return OD_OK;
 }
 
-/* sum = the sum of weight * y in router order, then what all rows share: the order is part of the numbers. */
+/* sum = the sum of weight * y in router order, then what all rows share: the order decides the numbers. */
 static void sum_row(const struct cpu_job *j, size_t r, float *sum, const float *weight, float *shared)
 {
 	const struct od_op_combine *o = &j->op->combine;

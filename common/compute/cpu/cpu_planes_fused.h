@@ -27,7 +27,7 @@
 #define SIDE_BY_SIDE 4u /* blocks */
 #define STEP PLANES_GROUP /* weights of each block in a step: a group of its codes */
 #define FUSED_ROWS 8u /* more leave no time for decoding in registers */
-/* SM bytes are fetched a second time so far ahead of their reads: a core drops a fetch when it has no place for it
+/* SM bytes are fetched a second time so far ahead of their reads: a core drops a fetch when it has no buffer for it
  * (cpu_tiles.h). */
 #define SM_NEAR_BYTES 1024u
 

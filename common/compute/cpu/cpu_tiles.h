@@ -17,7 +17,7 @@
 #define V16_UNROLL(n) V16_PRAGMA(GCC unroll n)
 #endif
 
-/* Fetches a line that will be read, into the L2 cache: a core has few places for lines on their way to L1, and
+/* Fetches a line that will be read, into the L2 cache: a core has few buffers for lines on their way to L1, and
  * presumably waits while they are taken. On Zen 4, from memory, plain BF16 is 1.7 times as fast by it as with fetching
  * to L1, and planes 1.8 times; Zen 5 did not care (planes a twentieth slower). */
 static ALWAYS_INLINE void od_prefetch(uintptr_t at)
@@ -78,8 +78,8 @@ static ALWAYS_INLINE void prefetch_rows(const struct od_tile *a, const size_t no
 }
 
 /* Rows of at least LONG_ROW_BYTES come from memory: a model of such rows is larger than a cache. A core drops a fetch
- * when it has no place for it, and a dropped line is read late, so each line is fetched several times, from further and
- * further near. With one row of x and BF16 weights on Zen 4, a core reads them at 0.72 (f32) and 0.82 (bf16) of the
+ * when it has no buffer for it, and a dropped line is read late, so each line is fetched several times, from further
+ * and further near. With one row of x and BF16 weights on Zen 4, a core reads them at 0.72 (f32) and 0.82 (bf16) of the
  * speed of plain reading with one fetch, at 0.97 to 1.0 with these. From the last-level cache it is slower with them
  * (41 GB/s instead of 57), so short rows, which may stay there, have one.
  *
@@ -200,7 +200,7 @@ static ALWAYS_INLINE void row_tile(od_dots_fn *const f, const enum od_dtype t, c
 	}
 }
 
-/* Runs the tiles in columns, so that their part of the rows stays in the L1 cache. */
+/* Runs the tiles in columns, so that what they read of the rows stays in the L1 cache. */
 static ALWAYS_INLINE void column_tiles(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr,
 				       struct od_tile a, size_t n_out)
 {

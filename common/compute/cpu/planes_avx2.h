@@ -91,7 +91,7 @@ static inline x64 x64_decode(x64_symbols s, x64_codes c, const size_t g, uint64_
 	return (x64){ planes_decode_32(s, planes, 0, below, b1), planes_decode_32(s, planes, 4, b2, b3) };
 }
 
-/* 32 weights: the unpack instructions work in each half by itself, so the quarters are put in their places first. */
+/* 32 weights: the unpack instructions work in each half by itself, so the quarters are put in order first. */
 static inline void merge_32(uint16_t *w, __m256i low, __m256i e)
 {
 	__m256i *out = (__m256i *)(void *)w, a, b;

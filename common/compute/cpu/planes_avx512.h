@@ -66,7 +66,7 @@ static inline x64 x64_decode(x64_symbols s, x64_codes c, const size_t g, uint64_
 	return _mm512_mask_expand_epi8(e, escaped, _mm512_loadu_si512(below));
 }
 
-/* The unpack instructions work in each quarter by itself, so the eighths are put in their places first. */
+/* The unpack instructions work in each quarter by itself, so the eighths are put in order first. */
 static inline void x64_merge(uint16_t *w, const uint8_t *sm, x64 e)
 {
 	const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);

@@ -111,7 +111,7 @@ static inline v16 v16_of_f16(__m256i h)
 	return (v16){ _mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)) };
 }
 
-/* In F16's places an E4M3 number is 256 times too small (F16's bias is 15, not 7), subnormals too, and its NaNs, 3f80
+/* With F16's bits an E4M3 number is 256 times too small (F16's bias is 15, not 7), subnormals too, and its NaNs, 3f80
  * there, look like numbers: they become all ones. */
 static inline v16 v16_of_e4m3(__m128i b)
 {

@@ -84,7 +84,7 @@ static inline v16 v16_load_i8(const void *p)
 	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
 }
 
-/* In F16's places an E4M3 number is 256 times too small (F16's bias is 15, not 7), subnormals too, and its NaNs, 3f80
+/* With F16's bits an E4M3 number is 256 times too small (F16's bias is 15, not 7), subnormals too, and its NaNs, 3f80
  * there, look like numbers: they become all ones. */
 static inline v16 v16_of_e4m3(__m128i b)
 {
@@ -420,7 +420,7 @@ static inline v64 v64_nf4_high(const void *p)
 }
 
 /* The instruction wants one side without sign: 128 more in every weight, which adds 128 times the sum of a, taken off
- * beforehand. That part the compiler shares among the rows of weights that meet the same a. */
+ * beforehand. That work the compiler shares among the rows of weights that meet the same a. */
 static inline v16 v64_dot(v64 w, v64 a)
 {
 	const __m512i bias = _mm512_set1_epi8(-128);

@@ -115,7 +115,7 @@ static inline v16 v16_load_i8_n(const void *p, size_t n)
 	return v16_load_i8(b);
 }
 
-/* In F16's places an E4M3 number is 256 times too small (F16's bias is 15, not 7), subnormals too, and its NaNs, 3f80
+/* With F16's bits an E4M3 number is 256 times too small (F16's bias is 15, not 7), subnormals too, and its NaNs, 3f80
  * there, look like numbers: they become all ones. */
 static inline uint16x8_t v16_half_of_e4m3(int8x8_t b)
 {

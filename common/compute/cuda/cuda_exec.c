@@ -11,7 +11,7 @@
 _Static_assert(GPU_MAX_CHOICE == OD_MAX_CHOICE && GPU_MAX_GROUPS == OD_MAX_GROUPS, "ops.h");
 _Static_assert(sizeof(struct gpu_row) == sizeof(struct od_row_info) && GPU_KV_PAGE == OD_KV_PAGE, "ops.h");
 
-/* Launches a kernel with a block for each part of each row, and notes what came of it. */
+/* Launches a kernel with so many blocks for each row, and notes what came of it. */
 #define LAUNCH(c, kernel, blocks, rows, shared, ...) \
 	od_cuda_launched(c, kernel(od_cuda_stream(c), (struct gpu_grid){ blocks, rows, 1 }, shared, &__VA_ARGS__), \
 			 #kernel)
@@ -63,7 +63,7 @@ static void angles(struct od_cuda_device *c, const struct od_op *op)
 
 #define MOST_COMBINED 32768u /* floats that one block can read sooner than another kernel begins */
 
-/* As a part of the kernel that has made x, if that is still there. It may not write what other rows' blocks read. */
+/* Joins the kernel that has made x, if that is still there. It may not write what other rows' blocks read. */
 static bool norm_in_combine(struct od_cuda_device *c, const struct gpu_norm *n, uint32_t n_rows)
 {
 	struct gpu_launch l;

@@ -67,8 +67,8 @@
 /* Programmatic dependent launch: from compute capability 9.0 on, a GPU may start a kernel's blocks while the kernel
  * before it in the stream still runs. Here each block waits until that kernel has ended and its writes are visible, so
  * results do not change; only the start is hidden. is_small: the next kernel's blocks may start now. Those of a large
- * grid keep them out until they end: waiting blocks would take the places of those that end first, and leave other
- * multiprocessors without work. */
+ * grid keep them out until they end: waiting blocks would occupy the multiprocessors of those that end first, and leave
+ * other multiprocessors without work. */
 GPU_FN void gpu_after_previous(bool is_small)
 {
 #if __CUDA_ARCH__ >= 900

@@ -23,7 +23,7 @@
 
 /* The ring, at the beginning of shared memory: [SLOTS][warps] stages. A warp copies keys for itself: a stage is a piece
  * of each of KEYS * 8 keys. A stage of values is a whole slot: a piece of each of successive positions' values, of
- * which each warp copies a part to its own place. So values are on their way as soon as the warp has read its last
+ * which each warp copies a share to its own range. So values are on their way as soon as the warp has read its last
  * keys, whatever the others do. */
 #define SLOTS 2u
 #define UNIT 16u /* bytes that a thread copies at a time */
@@ -238,7 +238,7 @@ GPU_FN void copy_keys(const unsigned T, const bool bf16, const unsigned H, const
 			  from + (size_t)(i * ROWS) * row_bytes, at, bytes);
 }
 
-/* Positions of a stage of values; those of a warp's part are in one page. */
+/* Positions of a stage of values; those of a warp's share are in one page. */
 GPU_FN uint32_t stage_values(const unsigned T, const unsigned H)
 {
 	return SLOT(T, H) / VALUE_PIECE;
@@ -265,7 +265,7 @@ GPU_FN struct attend_stage next_values(const unsigned T, const unsigned H, const
 	return s;
 }
 
-/* The warp's part, if there is such a stage. */
+/* The warp's share, if there is such a stage. */
 GPU_FN void copy_values(const unsigned T, const bool bf16, const unsigned H, const struct attend_work *w, unsigned slot,
 			struct attend_stage s)
 {
@@ -785,7 +785,7 @@ GPU_KERNEL(gpu_attend_fold, struct gpu_attend_fold, GPU_FOLD_THREADS)
 
 /* ---- Queries of latent attention ---- */
 
-/* Behind the absorbed part: the rotated one. */
+/* Behind the absorbed elements: the rotated ones. */
 GPU_FN void turn_query(const struct gpu_turn *t, const float *q, const float *cos_sin, float *to)
 {
 	const unsigned half = t->dims / 2;

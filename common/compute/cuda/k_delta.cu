@@ -69,7 +69,7 @@ GPU_KERNEL(gpu_delta_in, struct gpu_delta_in, GPU_ROW_THREADS)
 
 /* ---- Rows of the sequence ---- */
 
-/* In shared memory; lines follow: of a row queries, keys and values of a part. */
+/* In shared memory; lines follow: of a row queries, keys and values of a block's channels. */
 struct delta_room {
 	float gate[2][ROWS]; /* decay, beta */
 	float by[2 * ROWS]; /* factors that give queries and keys their length */
@@ -83,7 +83,7 @@ GPU_FN float *lines_of(struct delta_room *m)
 	return (float *)(void *)(m + 1);
 }
 
-/* A block's part of the channels: a key head, and values of its heads. */
+/* A block's channels: a key head, and values of its heads. */
 struct delta_channels {
 	unsigned key, first_value, values;
 	bool keys; /* queries and keys are written by this block */
@@ -537,7 +537,7 @@ struct ring {
 };
 static_assert(2 * sizeof(struct ring) == GPU_DELTA_RING && K == THREADS, "a thread has an element of each");
 
-/* A thread's part of a row on its way to shared memory. */
+/* A thread's elements of a row on their way to shared memory. */
 struct delta_ahead {
 	float query[ROWS], key[ROWS], value[ROWS], gate;
 	uint32_t index;

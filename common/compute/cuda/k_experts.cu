@@ -240,7 +240,7 @@ GPU_FN bool sort_few(const struct gpu_sort *a, struct few_room *m, uint32_t expe
 	gpu_sync(); /* each thread compares its key with all others */
 	if (i < pairs)
 		s = sorted_of(a, m, expert, i);
-	/* A run is cut where a round of `together` pairs ends, and each part from its beginning. */
+	/* A run is cut where a round of `together` pairs ends, and from there every `rows` pairs. */
 	cut = s.position / a->together * a->together;
 	next_cut = cut + a->together < s.end ? cut + a->together : s.end;
 	cut = cut > s.begin ? cut : s.begin;

@@ -5,7 +5,7 @@
  * GPU_MANY_ROWS rows, to shared memory, and a thread multiplies what it reads from there with as much as its registers
  * have sums for: 8 outputs with 8 rows, of two of the 16 lanes (backend.h). Sums are those of k_products.cu, so a row
  * has the same bits with few rows and with many. While a stage is added, the next one is on its way to registers; it is
- * stored behind the sums, at another place. */
+ * stored behind the sums, elsewhere. */
 #include "common/compute/cuda/gpu_tiles.h"
 #include "common/compute/cuda/gpu_weights.h"
 
@@ -31,7 +31,7 @@ static_assert(OUTS == THREADS / GPU_WARP / (ROWS / SIDE) * SIDE && ROWS * COLUMN
 		      GPU_WARP * LANES * EACH * EACH == SIDE * SIDE * GPU_LANES,
 	      "every thread has as much to bring and to add");
 
-/* A thread brings a part of the weights of one of the block's outputs, and a part of one of the block's rows of x. Of
+/* A thread brings some weights of one of the block's outputs, and some elements of one of the block's rows of x. Of
  * which ones: */
 GPU_FN uint32_t own_out(void)
 {
@@ -97,7 +97,7 @@ GPU_FN void read_runs(const unsigned bits, const struct many_source *s, uint32_t
 		b->code[i] = read_run(bits, s, k + i * RUN);
 }
 
-/* The thread's part of the stage from column k on. */
+/* The thread's share of the stage from column k on. */
 GPU_FN void bring(const struct many_source *s, uint32_t k, struct brought *b)
 {
 	const uint32_t at = k + s->at, x = k + s->x_at;
@@ -174,7 +174,7 @@ GPU_FN void store(const struct many_source *s, uint32_t k, const struct brought 
 		  b->x);
 }
 
-/* The thread's place in the block: its first output, its first row, its first lane. Threads that read the same are one
+/* The thread's share of the block: its first output, its first row, its first lane. Threads that read the same are one
  * or two lanes of the warp apart, for which shared memory reads once. */
 GPU_FN uint32_t first_out(void)
 {

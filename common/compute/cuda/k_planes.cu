@@ -66,7 +66,7 @@ GPU_FN void store_lines(uint8_t *shared, const uint32_t *word)
 	}
 }
 
-/* The part of a line with the thread's lanes, from `lane` on. */
+/* The elements of a line with the thread's lanes, from `lane` on. */
 GPU_FN gpu_u4 read_line(const uint8_t *shared, uint32_t line, uint32_t lane)
 {
 	return gpu_shared_16(shared + gpu_planes_unit(line, lane / 2));

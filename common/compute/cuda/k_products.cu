@@ -53,7 +53,7 @@ GPU_FN unsigned slots_of(const unsigned coding, const unsigned R)
 	return GPU_WARP / share_of(coding, R);
 }
 
-/* The thread's place among those of an output. */
+/* The thread's index among those of an output. */
 GPU_FN unsigned share_index(const unsigned coding, const unsigned R)
 {
 	return gpu_lane() / slots_of(coding, R);
@@ -371,7 +371,7 @@ GPU_FN struct copies copies_of(const unsigned coding, const unsigned R, const st
 	return c;
 }
 
-/* The thread's part of x of n pieces, of all rows, one after the other. */
+/* The thread's share of x of n pieces, of all rows, one after the other. */
 GPU_FN void copy_x(const unsigned coding, const unsigned R, const struct outputs *t, uint32_t piece, uint32_t n,
 		   uint32_t to)
 {
@@ -662,7 +662,7 @@ GPU_FN void add_nf4_slowly(const unsigned R, const struct outputs *t, size_t k, 
 /* Waits for the oldest of the thread's n - 1 stages under way; the ring has n. */
 GPU_FN void wait_stage(const unsigned n)
 {
-	switch (n) { /* the number is a part of the instruction */
+	switch (n) { /* the number stands in the instruction */
 	case 12: gpu_wait_copies(10); break;
 	case 11: gpu_wait_copies(9); break;
 	case 10: gpu_wait_copies(8); break;

@@ -200,7 +200,7 @@ GPU_LAUNCHER(gpu_sort_few, struct gpu_sort); /* for at most GPU_SORT_FEW pairs *
 size_t gpu_sort_shared(bool few); /* shared memory of a block */
 
 /* Products of a round's tiles. Gate and up: from the pairs' rows of x to gate and up, which have a row for each pair of
- * the round. Down: from gate to the pairs' places in y. grid.x: tiles; grid.y: blocks of an expert's outputs, first all
+ * the round. Down: from gate to the pairs' rows in y. grid.x: tiles; grid.y: blocks of an expert's outputs, first all
  * of gate, then as many of up. One row is not sorted: each of its choices is a tile of one pair. Then the launch for
  * gate and up looks for faults; a choice that is out of range has no outputs. */
 struct gpu_expert_products {

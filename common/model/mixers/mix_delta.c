@@ -55,7 +55,7 @@ static void shape(const struct od_config *c, const struct od_mixer *m, enum od_r
 		}
 }
 
-/* The projected row is not used after its parts are made, so mixed and y take its memory. */
+/* The projected row is not used after its pieces are made, so mixed and y take its memory. */
 struct delta_scratch {
 	struct od_ref row, z, ba, mixed, y, index;
 };

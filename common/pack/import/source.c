@@ -201,7 +201,7 @@ static int look_scales(const struct od_checkpoint *c, struct source_tensors *p, 
 	return rc == OD_OK ? look_divisor(c, p, name, err) : rc;
 }
 
-/* name: of the plain matrix; what belongs to it, or is it in another form, has a longer one. taps: of a convolution,
+/* name: of the plain matrix; what belongs to it, or is it in another format, has a longer one. taps: of a convolution,
  * else 0. */
 static int look(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in, uint32_t taps,
 		struct source_tensors *p, struct od_err *err)

@@ -28,7 +28,7 @@ struct od_inflater {
 	uint64_t errors; /* queued work that reads e or rows has not been waited for */
 };
 
-/* Where SM bytes begin in staging, when they cannot have their own place. Coded exponents are never longer than raw
+/* Where SM bytes begin in staging, when they have no buffer of their own. Coded exponents are never longer than raw
  * ones. */
 static uint64_t staged_sm_at(const struct od_pack *p)
 {
@@ -205,7 +205,7 @@ static struct od_shard_bytes destination(const struct od_pack *p, const struct o
 	return b;
 }
 
-/* Past the page cache go whole parts of regions, to buffers. */
+/* Past the page cache go whole chunks of regions, to buffers. */
 static int read_file(const struct od_pack *p, bool buffers, uint8_t *to, uint64_t bytes, uint64_t offset,
 		     struct od_err *err)
 {
@@ -242,8 +242,8 @@ static int read_chunks(const struct od_pack *p, const struct expert_chunk *where
 	return rc;
 }
 
-/* Reads what has not been checked yet of n shards from at->shard on to the places in b; buffers: these are in buffers
- * of SM bytes and coded exponents. */
+/* Reads what has not been checked yet of n shards from at->shard on to the destinations in b; buffers: these are in
+ * buffers of SM bytes and coded exponents. */
 static int read_shards(const struct od_pack *p, const struct expert_chunk *at, uint32_t n, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
 {
@@ -608,7 +608,7 @@ int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack
 struct od_expert_store {
 	const struct od_pack *pack;
 	enum od_form form;
-	struct od_expert *expert; /* [n_moe][n_experts]; of this process's part */
+	struct od_expert *expert; /* [n_moe][n_experts]; of the layers that this process holds */
 	struct od_buf *slots[OD_MAX_CARDS];
 	/* The card that is being loaded. */
 	size_t first; /* the expert that has its first slot */
@@ -636,7 +636,7 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 	return OD_OK;
 }
 
-/* Experts of this process's part that belong on a card: [*first, *first + n). Returns n. */
+/* Experts of the layers that this process holds that belong on a card: [*first, *first + n). Returns n. */
 static size_t card_experts(const struct od_pack *p, const struct od_device *d, unsigned card, size_t *first)
 {
 	const uint32_t low = od_device_card_begin(d, card), high = od_device_card_end(d, card);

@@ -5,7 +5,7 @@
  *
  * Reading and finishing can run on different threads. Chunks are read to host-writable memory (od_ref_stage): to their
  * own buffer if the expert has one, else to staging; if the device maps memory, SM bytes go to the upper half of their
- * weights' place, without a copy. If it does not, an expert that stays as stored is read to staging, so that its
+ * weights' memory, without a copy. If it does not, an expert that stays as stored is read to staging, so that its
  * buffers need no stages. The host checks them; the device merges BF16 (OD_OP_MERGE, load queue), the host other types.
  * Thread: od_shards_read from any; an od_inflater belongs to one; several threads may fill different shards of an
  * expert.

@@ -50,7 +50,8 @@ struct od_disk_shadow_tensor {
 
 _Static_assert(sizeof(struct od_disk_shadow) == 128 && sizeof(struct od_disk_shadow_tensor) == 40, "PACK-FORMAT.md");
 
-/* The parts of a record (one quantised tensor); offsets from its start. A precision without scales has n_scales 0. */
+/* The sections of a record (one quantised tensor); offsets from its start. A precision without scales has n_scales
+ * 0. */
 struct od_shadow_sections {
 	uint64_t data_bytes;
 	uint64_t scale_at, n_scales; /* f32 */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define NONE UINT32_MAX
-#define LONG (UINT32_MAX - 1) /* in place of a parent: the first page of a long text */
+#define LONG (UINT32_MAX - 1) /* instead of a parent: the first page of a long text */
 
 /* A page in the tree. Its parent is newer in the order of use, so the oldest node has no children. */
 struct node {

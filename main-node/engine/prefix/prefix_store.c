@@ -23,7 +23,7 @@ _Static_assert(NONE == ODM_NO_SNAPSHOT, "one number for both");
 #define WAIT_NS (20 * OD_NS_PER_MS)
 #define NICE 10 /* the writer's */
 #define STATE_OLDER_US 1000000
-#define READ_AT_ONCE (4u << 20) /* bytes of a file: progress is noted after each part */
+#define READ_AT_ONCE (4u << 20) /* bytes of a file: progress is noted after each piece */
 
 /* A text whose pages are to be written. */
 struct save {

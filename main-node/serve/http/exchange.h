@@ -54,7 +54,7 @@ void *odm_exchange_app(const struct odm_exchange *x); /* as in odm_http_opts */
  * the answer, and into the logs of main, workers and shadow. */
 const char *odm_exchange_id(const struct odm_exchange *x);
 bool odm_exchange_trusted(const struct odm_exchange *x); /* it came with an API key, or the server has none */
-const char *odm_exchange_rest(const struct odm_exchange *x); /* the rest of the path, in place of '*'; else "" */
+const char *odm_exchange_rest(const struct odm_exchange *x); /* the rest of the path, instead of '*'; else "" */
 const char *odm_exchange_body(const struct odm_exchange *x, size_t *len);
 void odm_exchange_set_state(struct odm_exchange *x, void *state);
 /* Sets the state to so many zero bytes, which odm_endpoint.free_state frees. NULL: out of memory; it is answered. */

@@ -13,7 +13,7 @@ struct odm_exchange;
 
 struct odm_ready_queue {
 	uv_async_t async; /* the owner initialises it; a push sends it */
-	pthread_mutex_t lock; /* protects the rest, and the part of exchanges that is this queue's */
+	pthread_mutex_t lock; /* protects the rest, and the fields of exchanges that are this queue's */
 	struct odm_exchange *first, **last;
 };
 

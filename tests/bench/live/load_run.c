@@ -128,13 +128,13 @@ int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
 struct raw {
 	const struct load_case *c;
 	uint32_t n_shards, slice_shards, n_slices;
-	_Atomic size_t next; /* part of all experts */
+	_Atomic size_t next; /* slice of all experts */
 	_Atomic uint64_t bytes, ns;
 };
 
 struct raw_reader {
 	struct raw *all;
-	struct od_expert_mem mem; /* memory of its own: parts of two experts would overlap in one slot */
+	struct od_expert_mem mem; /* memory of its own: slices of two experts would overlap in one slot */
 	struct od_buf *staging;
 	pthread_t thread;
 	int rc;

@@ -143,7 +143,7 @@ static struct od_ref random_floats(struct gpu_set *s, size_t n, float least, flo
 	return to;
 }
 
-/* n random bytes at each of so many places. */
+/* n random bytes in each of so many copies. */
 static struct od_ref random_bytes(struct gpu_set *s, size_t n, size_t copies)
 {
 	const struct od_ref to = new_buf(s, (uint64_t)n * copies);
@@ -181,7 +181,7 @@ static void encode(struct gpu_work_sample *m)
 	m->coded_bytes = od_round_up(m->coded_bytes, OD_PAD_BYTES);
 }
 
-/* In all forms; chunks of planes have up to chunk_weights. */
+/* In all codings; chunks of planes have up to chunk_weights. */
 static void make_sample(struct gpu_set *s, struct gpu_work_sample *m, size_t n_out, size_t n_in, size_t chunk_weights)
 {
 	const struct synth_tensor t = { .name = "gpu", .rows = n_out, .cols = n_in, .std = 0.02f };
@@ -323,7 +323,7 @@ static struct od_weight weight_of(const struct gpu_work_sample *m, enum od_dtype
 	return (struct od_weight){ .dtype = dtype, .n_out = m->n_out, .n_in = m->n_in, .data = data };
 }
 
-/* The matrix at *places places. */
+/* *copies copies of the matrix. */
 static struct od_weight *bf16_weights(struct gpu_set *s, const struct gpu_work_sample *m, size_t *copies)
 {
 	struct od_weight *w;
@@ -447,7 +447,7 @@ struct gpu_work_layer {
 	struct od_ref x, y, choice, scratch;
 };
 
-/* The matrices of all experts in one form. */
+/* The matrices of all experts in one coding. */
 static void fill_experts(struct gpu_set *s, const struct gpu_work_layer *l, struct od_expert *e, bool planes)
 {
 	for (int mat = 0; s->rc == OD_OK && mat < OD_N_EXPERT_MATS; mat++) {

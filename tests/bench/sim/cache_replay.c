@@ -209,7 +209,7 @@ static const uint32_t *deal_visit(const struct cache_replay *p, const struct cac
 	return p->worker;
 }
 
-/* The caches of a worker: one, or as many as layers, which share the places of one. */
+/* The caches of a worker: one, or as many as layers, which share the capacity of one. */
 static int open_caches(struct cache_replay *p, uint32_t worker, const struct od_cache_plan *plan, struct od_err *err)
 {
 	const struct cache_world *w = p->w;

@@ -57,7 +57,7 @@ struct cache_result {
 	/* sum over stays in the cache; the end of the replay ends them; prompts' steps count */
 	double stay_steps;
 	uint64_t stays;
-	uint32_t experts[OD_CACHE_STATES]; /* rank: places in each pool, of all workers */
+	uint32_t experts[OD_CACHE_STATES]; /* rank: capacity of each pool, of all workers */
 	uint64_t worker_layers; /* pairs of a worker and a layer of a step */
 	double worker_ns, planned_ns; /* sum of their makespans: replayed, planned */
 };

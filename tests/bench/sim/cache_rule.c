@@ -15,7 +15,7 @@ struct rival {
 	struct od_cache base;
 	enum cache_rule rule;
 	uint32_t capacity, n, unmarked;
-	struct kept *kept; /* [places]; Marking: the unmarked first */
+	struct kept *kept; /* [capacity]; Marking: the unmarked first */
 	uint32_t *at; /* [n_moe * n_experts] where in kept */
 	uint64_t clock, random, next_use;
 };

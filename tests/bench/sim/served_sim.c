@@ -10,14 +10,14 @@
 
 #define NEVER UINT64_MAX
 #define SESSION 1
-#define LOAD_SLICES 16 /* parts that an expert is read in: a more urgent load waits for one of them */
+#define LOAD_SLICES 16 /* slices that an expert is read in: a more urgent load waits for one of them */
 
 /* The clock of the simulation that this thread runs. */
 static _Thread_local uint64_t virtual_ns;
 
 struct sim_worker {
 	struct odw_schedule *schedule;
-	struct odw_load_job read; /* the part on the path to its storage, */
+	struct odw_load_job read; /* the slice on the path to its storage, */
 	bool reading; /* if there is one, */
 	uint64_t read_ns; /* and when the path is through with it */
 	struct odw_item item[OD_MAX_TOP_K]; /* items of the RUN under way */
@@ -344,7 +344,7 @@ static bool next_event(struct served_sim *s, uint64_t end)
 	for (uint32_t w = 0; w < s->p.n_workers; w++) {
 		uint64_t t = worker_next_ns(&s->worker[w]);
 
-		/* a load that is complete frees its place first */
+		/* a load that is complete frees its slot first */
 		if (t < first || (t == first && t != NEVER && who == NULL)) {
 			first = t;
 			who = &s->worker[w];

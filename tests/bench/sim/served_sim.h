@@ -12,7 +12,7 @@
  *   own token (after head_ns of its own), at most one step ahead, and starts the step again if main's token differs. If
  *   the KV cache is aligned after step n, a layer of step n + 1 waits for main's rows, which arrive when main's router
  *   has chosen (not before the first step, whose shadow begins with main).
- * - worker: one load at a time, in parts: between two parts a more urgent load may start; it computes one expert at a
+ * - worker: one load at a time, in slices: between two slices a more urgent load may start; it computes one expert at a
  *   time.
  * Thread: one at a time; the virtual clock is a thread's own. Owner: served_sim_new's caller. */
 #ifndef OD_BENCH_SERVED_SIM_H

@@ -77,7 +77,7 @@ bool ptx_one_in(struct gpu_blocks *blk, unsigned n); /* 0: never */
 void ptx_push(struct gpu_blocks *blk, struct ptx_strand s); /* it is ready */
 void ptx_go_on(struct gpu_blocks *blk, struct ptx_strand s); /* for lanes that have met: some may go on alone */
 void ptx_tell_position(const struct gpu_blocks *blk, uint32_t pc, uint32_t block, unsigned thread);
-/* A GPU would fault, or do anything: ends the process with the place. lane: of the strand that runs. */
+/* A GPU would fault, or do anything: ends the process with the position. lane: of the strand that runs. */
 _Noreturn void ptx_fail(const struct gpu_blocks *blk, unsigned lane, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -184,7 +184,7 @@ static bool next_waiting(struct ptx_execute_run *r)
 	return true;
 }
 
-/* Some lanes jump and others do not: one part goes on, and the other waits for it, or is a strand of its own. */
+/* Some lanes jump and others do not: some go on, and the rest wait for them, or are a strand of their own. */
 static void branch(struct ptx_execute_run *r, uint32_t target, uint32_t taken)
 {
 	struct gpu_blocks *blk = r->blk;

@@ -1,4 +1,4 @@
-/* Remembers the last access to each place, and whether a barrier came between. */
+/* Remembers the last access to each address, and whether a barrier came between. */
 #include "tests/gpu/ptx/ptx_races.h"
 
 #include <stdio.h>

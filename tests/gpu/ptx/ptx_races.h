@@ -1,8 +1,8 @@
-/* ptx_races.h - finds accesses of two threads to the same place, one of them a write, that no barrier orders.
+/* ptx_races.h - finds accesses of two threads to the same address, one of them a write, that no barrier orders.
  *
  * A race ends the process, whether or not it changed a result. Shared memory is watched by the byte, global memory by
  * the word: of accesses to less than a word only those are noticed that race with accesses to all of it. Blocks of a
- * grid are never ordered, launches always. Of the reads of a place only the last ones are remembered, so a write can
+ * grid are never ordered, launches always. Of the reads of an address only the last ones are remembered, so a write can
  * miss a race with an earlier read.
  * Thread: the one that runs the grid. */
 #ifndef OD_TESTS_PTX_RACES_H
