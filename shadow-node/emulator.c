@@ -1,6 +1,5 @@
 #include "shadow-node/emulator_internal.h"
 
-#include "common/base/mem.h"
 #include "common/base/trace.h"
 #include "common/compute/rank.h"
 #include "common/model/resident.h"

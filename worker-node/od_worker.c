@@ -14,7 +14,6 @@
 #include "common/net/endpoint.h"
 #include "common/net/hosts.h"
 #include "common/pack/load/expert_form.h"
-#include "common/pack/load/expert_load.h"
 #include "common/pack/pack_layout.h"
 #include "worker-node/cache/cache_planner.h"
 #include "worker-node/load/read_mode.h"

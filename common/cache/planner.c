@@ -1,6 +1,5 @@
 #include "common/cache/planner.h"
 
-#include "common/base/mem.h"
 #include "common/cache/selection.h"
 
 #include <math.h>

@@ -1,7 +1,5 @@
 #include "common/compute/planes.h"
 
-#include "common/base/mem.h"
-
 #include <string.h>
 
 #if defined(__x86_64__)

@@ -1,7 +1,6 @@
 #include "common/compute/scratch.h"
 
 #include "common/base/mem.h"
-#include "common/compute/ops.h"
 
 #define MIN_TOGETHER_ROWS 16u /* rows of x for the experts of a round */
 

@@ -8,7 +8,6 @@
 #include "common/base/trace.h"
 #include "common/base/version.h"
 #include "common/compute/backend.h"
-#include "common/compute/device.h"
 #include "common/compute/open_device.h"
 #include "common/daemon/daemon.h"
 #include "common/net/endpoint.h"

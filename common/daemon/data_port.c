@@ -4,7 +4,6 @@
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>

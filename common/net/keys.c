@@ -2,7 +2,6 @@
 
 #include "common/base/file.h"
 
-#include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,6 @@
 #define ZSTD_STATIC_LINKING_ONLY /* for the name of the literal compression switch, nothing else */
 #include "common/pack/codec.h"
 
-#include "common/base/mem.h"
-
 #include <lz4.h>
 #include <lz4hc.h>
 #include <stdlib.h>

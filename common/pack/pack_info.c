@@ -3,11 +3,9 @@
 #include "common/base/args.h"
 #include "common/model/mixer.h"
 #include "common/pack/load/expert_form.h"
-#include "common/pack/load/expert_load.h"
 #include "common/pack/shadow/shadow_file.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 /* Sums over all experts, or over their matrices of one type. */
 struct totals {

@@ -9,7 +9,6 @@
 #include <xxhash.h>
 
 #include "common/base/json.h"
-#include "common/base/mem.h"
 
 /* ---- vocabulary ---- */
 

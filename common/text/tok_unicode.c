@@ -5,7 +5,6 @@
 #include "common/text/tok_unicode.h"
 
 #include "common/text/tok_internal.h"
-#include "common/text/tok_scan.h"
 
 struct range {
 	int32_t first, last;

@@ -1,7 +1,6 @@
 #include "main-node/cluster/cluster_service.h"
 
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/base/trace.h"
 #include "common/cache/cache_state.h"
 #include "main-node/cluster/cluster_figures.h"

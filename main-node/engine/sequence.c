@@ -1,7 +1,6 @@
 #include "main-node/engine/sequence.h"
 
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 #include "common/text/tok_decode.h"
 #include "main-node/engine/lookup_draft.h"
 #include "main-node/engine/model.h"

@@ -1,7 +1,6 @@
 #include "worker-node/load/read_mode.h"
 
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 #include "common/pack/team.h"
 
 #include <stdlib.h>

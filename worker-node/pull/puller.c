@@ -5,7 +5,6 @@
 #include "common/base/log.h"
 #include "worker-node/pull/pull_plan.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>

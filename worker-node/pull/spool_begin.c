@@ -2,7 +2,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 
 #include <inttypes.h>
 #include <sodium.h>

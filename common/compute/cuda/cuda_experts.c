@@ -5,7 +5,6 @@
 #include "common/compute/cuda/cuda_products.h"
 #include "common/compute/scratch.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,12 +1,9 @@
 #include "common/text/jinja/jinja_from_json.h"
 
-#include "common/text/jinja/jinja_eval.h"
-
 #include <string.h>
 
 #include "common/base/json.h"
 #include "common/text/jinja/jinja.h"
-#include "common/text/jinja/jinja_expr.h"
 
 /* Strings are copied: only of what is in the job's memory is it known whose it is. */
 static struct jinja_value convert_string(struct jinja_job *j, const json_t *v)

@@ -2,7 +2,6 @@
 #include "common/text/jinja/jinja_globals.h"
 
 #include "common/text/jinja/jinja_calls.h"
-#include "common/text/jinja/jinja_ops.h"
 #include "common/text/jinja/jinja_show.h"
 
 #include <string.h>

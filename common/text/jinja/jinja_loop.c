@@ -2,7 +2,6 @@
 
 #include "common/text/jinja/jinja_eval.h"
 #include "common/text/jinja/jinja_expr.h"
-#include "common/text/jinja/jinja_ops.h"
 
 /* Whether an item passes the condition `for x in y if z`. Only the target is visible in it, not `loop`. */
 static bool passes(struct jinja_run *r, struct jinja_loop *l, struct jinja_value item)

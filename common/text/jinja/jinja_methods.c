@@ -8,7 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/text/jinja/jinja_show.h"
 #include "common/text/jinja/jinja_strings.h"
 #include "common/text/jinja/jinja_unicode.h"
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "common/text/jinja/jinja_tests.h"
-#include "common/text/jinja/jinja_unicode.h"
 
 static struct jinja_node *parse_or(struct jinja_parser *p);
 static struct jinja_node *parse_unary(struct jinja_parser *p, bool with_filter);

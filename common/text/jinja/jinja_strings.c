@@ -1,6 +1,5 @@
 #include "common/text/jinja/jinja_strings.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

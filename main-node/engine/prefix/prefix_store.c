@@ -3,7 +3,6 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/compute/cards.h"
 
 #include <assert.h>

@@ -5,7 +5,6 @@
  * weights over GB/s of memory is the share of the memory bandwidth used. Both are bytes over time of a whole run, so
  * that the load of other processes affects both equally. */
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 #include "common/pack/load/dense_load.h"
 #include "common/pack/load/expert_load.h"
 #include "main-node/node/main_node.h"

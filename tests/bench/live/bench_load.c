@@ -1,7 +1,6 @@
 /* bench_load.c - od-bench load: loads experts through the worker's readers, schedule and inflaters, from several
  * sources. */
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"

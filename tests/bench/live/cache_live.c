@@ -2,7 +2,6 @@
 
 #include "tests/bench/report/bench_table.h"
 
-#include <math.h>
 #include <stdio.h>
 
 /* Uses that needed a read. */

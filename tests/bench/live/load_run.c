@@ -1,7 +1,6 @@
 #include "tests/bench/live/load_run.h"
 
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 
 #include <semaphore.h>
 #include <stdatomic.h>

@@ -19,7 +19,6 @@
 #include "tests/bench/report/bench_stats.h"
 #include "tests/bench/report/bench_table.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

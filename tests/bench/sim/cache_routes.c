@@ -1,7 +1,5 @@
 #include "tests/bench/sim/cache_routes.h"
 
-#include "common/base/mem.h"
-
 #include <stdlib.h>
 #include <string.h>
 

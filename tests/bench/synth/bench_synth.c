@@ -1,7 +1,6 @@
 /* bench_synth.c - od-bench synth: the folder, the files, the order in which they appear. */
 #include "common/base/clock.h"
 #include "common/base/file.h"
-#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/report/bench_table.h"
@@ -11,7 +10,6 @@
 #include "tests/bench/synth/synth_weights.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
