@@ -4,7 +4,7 @@
     llama_bench.py convert CHECKPOINT FILE.gguf       (needs the Python packages gguf and numpy)
     llama_bench.py run --pack PACK --gguf FILE.gguf --llama-bench PROGRAM [--od DIR]
 
-Each round reads memory (od-bench membw), and decodes with llama.cpp and with od-main, plain and as planes. Printed are medians
+Each round reads memory (od-bench gemv), and decodes with llama.cpp and with od-main, plain and as planes. Printed are medians
 of tokens a second, of the ratio to llama.cpp within a round, and of the bytes of weights that a token reads over what
 memory gave in that round. A token reads every dense matrix but the embedding, and top-k experts of each layer; planes count
 as the BF16 that they stand for."""
@@ -115,8 +115,8 @@ def run(args):
     forms = [(p, f) for p in ("f32", "bf16") for f in ("bf16", "planes")]
     rates = {k: [] for k in ["membw", "llama.cpp"] + forms}
     for _ in range(args.rounds):
-        read = json.loads(output_of([tool("od-bench"), "membw", "--seconds", "1", "--threads", str(args.threads), "--json"]))
-        rates["membw"].append(read["read_gbps_median"])
+        read = json.loads(output_of([tool("od-bench"), "gemv", "--seconds", "0.2", "--threads", str(args.threads), "--json"]))
+        rates["membw"].append(statistics.median(r["membw_gbps"] for r in read["gemv"] if r["threads"] == args.threads))
         llama = json.loads(output_of([args.llama_bench, "-m", args.gguf, "-t", str(args.threads), "-p", "0", "-n",
                                       str(args.tokens), "-r", "1", "-o", "json"]))
         rates["llama.cpp"].append(llama[0]["avg_ts"])
