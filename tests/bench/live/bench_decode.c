@@ -32,7 +32,7 @@ static const char *const baseline_names[] = { "resident", "none", NULL };
 struct decode_run {
 	const struct od_prompt *prompt;
 	struct odm_figures figures[N_SIDES]; /* without nodes */
-	double membw_bytes, membw_ns; /* within decode_ns of resident mode */
+	struct od_membw_sum membw; /* within decode_ns of resident mode */
 	uint64_t rows_in_all; /* rows that main sent to workers until the end of this run, warm-up included */
 	bool same_tokens;
 };
@@ -147,16 +147,10 @@ static void note_draft(void *arg, float margin, double probability, bool right)
 static void read_memory(void *arg, const struct odm_step *step, const struct odm_part *part)
 {
 	struct decode_bench *b = arg;
-	uint64_t buffer, reading, start;
 
 	(void)part;
-	if (step->phase != ODM_DECODE || b->current == NULL)
-		return;
-	od_membw_sizes(b->membw, &buffer, &reading);
-	start = od_now_ns();
-	(void)od_membw_read(b->membw);
-	b->current->membw_ns += (double)(od_now_ns() - start);
-	b->current->membw_bytes += (double)reading;
+	if (step->phase == ODM_DECODE && b->current != NULL)
+		od_membw_add(b->membw, &b->current->membw);
 }
 
 static int generate(struct decode_bench *b, enum side s, size_t i, uint64_t tokens, struct odm_result *r,
@@ -250,7 +244,7 @@ typedef double figure_fn(const struct decode_bench *b, const struct decode_run *
 static double per_s(const struct decode_run *r, enum side s)
 {
 	const struct odm_figures *f = &r->figures[s];
-	double ns = (double)f->c[OD_C_DECODE_NS] - (s == RESIDENT ? r->membw_ns : 0);
+	double ns = (double)f->c[OD_C_DECODE_NS] - (s == RESIDENT ? r->membw.ns : 0);
 
 	return f->c[OD_C_TOKENS] > 1 && ns > 0 ? (double)(f->c[OD_C_TOKENS] - 1) / ns * 1e9 : NAN;
 }
@@ -351,7 +345,7 @@ static double weights_gbps(const struct decode_bench *b, const struct decode_run
 static double membw_gbps(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
-	return r->membw_ns > 0 ? r->membw_bytes / r->membw_ns : NAN;
+	return od_membw_gbps(&r->membw);
 }
 
 static double membw_share(const struct decode_bench *b, const struct decode_run *r)

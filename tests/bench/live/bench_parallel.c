@@ -27,7 +27,7 @@ struct parallel_round {
 	uint64_t step_tokens; /* tokens of these steps */
 	uint64_t tokens, wall_ns; /* everything, from the first submission to the last token, without readings */
 	uint64_t experts; /* resident: different ones of a step, summed over layers and steps */
-	double membw_bytes, membw_ns;
+	struct od_membw_sum membw;
 	uint64_t drafted, accepted;
 	uint64_t c[OD_N_COUNTERS]; /* sums over all steps of the round, on a cluster */
 	double *ttft_ms; /* [number of texts], least first */
@@ -87,16 +87,12 @@ static int parse_numbers(struct parallel_bench *b, struct od_err *err)
 static void read_memory(struct parallel_bench *b, struct parallel_round *r)
 {
 	const uint64_t begin = od_now_ns();
-	uint64_t buffer, reading;
 
 	if (b->membw == NULL || begin - b->read_ns < READING_SHARE * b->reading_ns)
 		return;
-	od_membw_sizes(b->membw, &buffer, &reading);
-	(void)od_membw_read(b->membw);
+	od_membw_add(b->membw, &r->membw);
 	b->read_ns = od_now_ns();
 	b->reading_ns = b->read_ns - begin;
-	r->membw_bytes += (double)reading;
-	r->membw_ns += (double)b->reading_ns;
 }
 
 static int submit(struct parallel_bench *b, size_t run, size_t n, uint64_t tokens, struct od_err *err)
@@ -137,9 +133,9 @@ static void note_times(const struct parallel_bench *b, struct parallel_round *r)
 	r->steps = t->steps;
 	r->step_tokens = parallel_texts_joint_tokens(t);
 	r->experts = t->experts;
-	r->wall_ns = last - t->text[0].submitted_ns - (uint64_t)r->membw_ns;
+	r->wall_ns = last - t->text[0].submitted_ns - (uint64_t)r->membw.ns;
 	if (one_ended > all_begun)
-		r->ns = one_ended - all_begun - (uint64_t)r->membw_ns;
+		r->ns = one_ended - all_begun - (uint64_t)r->membw.ns;
 }
 
 /* A text has the figures of each step that it took part in; the round's are what main counted until its last text
@@ -320,9 +316,7 @@ static double experts_of_layer(const struct parallel_bench *b, size_t run, size_
 
 static double membw_gbps(const struct parallel_bench *b, size_t run, size_t k)
 {
-	const struct parallel_round *r = round_of(b, run, k);
-
-	return r->membw_ns > 0 ? r->membw_bytes / r->membw_ns : NAN;
+	return od_membw_gbps(&round_of(b, run, k)->membw);
 }
 
 static double step_bytes(const struct parallel_bench *b, size_t run, size_t k)

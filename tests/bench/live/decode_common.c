@@ -1,12 +1,10 @@
 #include "tests/bench/live/decode_common.h"
 
-#include "common/base/mem.h"
 #include "common/base/pool.h"
 
 #include <string.h>
 
-#define MEMBW_BYTES (256u << 20)
-#define MEMBW_CACHES 4 /* the buffer in last-level caches, at least */
+#define GPU_BUFFER_BYTES (256u << 20)
 
 static unsigned threads_of(const struct decode_options *o)
 {
@@ -21,11 +19,9 @@ uint64_t decode_expert_bytes(const struct od_pack *p, enum od_form form)
 int decode_open_membw(struct od_membw **out, const struct decode_options *o, const struct odm_engine *e,
 		      struct od_err *err)
 {
-	uint64_t bytes = od_cache_bytes() * MEMBW_CACHES;
-
 	if (strncmp(od_device_name(odm_engine_device(e)), "cuda", 4) == 0)
-		return od_membw_open_gpu(out, MEMBW_BYTES, o->engine.opts.engine.device, err);
-	return od_membw_open(out, bytes > MEMBW_BYTES ? bytes : MEMBW_BYTES, threads_of(o), NULL, err);
+		return od_membw_open_gpu(out, GPU_BUFFER_BYTES, o->engine.opts.engine.device, err);
+	return od_membw_open(out, od_membw_bytes(), threads_of(o), NULL, err);
 }
 
 int decode_load_prompts(struct od_prompts *p, const struct decode_options *o, size_t n, size_t at_once,

@@ -23,6 +23,8 @@
 
 #define BLOCK_BYTES (1u << 20) /* bytes that a thread takes at a time */
 #define CHUNK_BYTES (64u << 20) /* a reading; long against the microseconds of starting the threads */
+#define LEAST_BYTES (256u << 20) /* a buffer has at least */
+#define CACHES 4 /* last-level caches in a buffer, at least */
 #define PREFETCH_BYTES 4096 /* ahead of the load: hardware prefetchers stop at page ends */
 #define FILL_FACTOR 0x9e3779b97f4a7c15ull /* word i is i times this */
 
@@ -184,6 +186,13 @@ static int read_everything(struct od_membw *m, struct od_err *err)
 	return OD_OK;
 }
 
+uint64_t od_membw_bytes(void)
+{
+	const uint64_t bytes = CACHES * od_cache_bytes();
+
+	return bytes > LEAST_BYTES ? bytes : LEAST_BYTES;
+}
+
 int od_membw_open(struct od_membw **out, uint64_t bytes, unsigned n_threads, const char *loads, struct od_err *err)
 {
 	struct od_membw *m;
@@ -307,13 +316,21 @@ double od_membw_read(struct od_membw *m)
 	return (double)m->chunk_bytes / (double)(ns > 0 ? ns : 1);
 }
 
+void od_membw_add(struct od_membw *m, struct od_membw_sum *sum)
+{
+	const uint64_t start = od_now_ns();
+
+	(void)od_membw_read(m);
+	sum->ns += (double)(od_now_ns() - start);
+	sum->bytes += (double)m->chunk_bytes;
+}
+
+double od_membw_gbps(const struct od_membw_sum *sum)
+{
+	return sum->ns > 0 ? sum->bytes / sum->ns : NAN;
+}
+
 const char *od_membw_loads(const struct od_membw *m)
 {
 	return m->gpu != NULL ? "copies of the GPU" : m->kernel->loads;
-}
-
-void od_membw_sizes(const struct od_membw *m, uint64_t *buffer_bytes, uint64_t *reading_bytes)
-{
-	*buffer_bytes = m->bytes;
-	*reading_bytes = m->chunk_bytes;
 }

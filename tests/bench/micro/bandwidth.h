@@ -13,6 +13,13 @@
 
 struct od_membw;
 
+struct od_membw_sum {
+	double bytes, ns;
+};
+
+/* A buffer size for od_membw_open: several times the last-level cache. */
+uint64_t od_membw_bytes(void);
+
 /* bytes: buffer size, rounded down to whole readings; use several times the last-level cache, or the cache is measured.
  * n_threads includes the caller. loads: "avx512", "avx2", "scalar", or NULL for the widest of this CPU. OD_ERR_NOMEM:
  * err has the free memory. */
@@ -26,8 +33,10 @@ void od_membw_close(struct od_membw *m); /* NULL ok */
 /* Reads the next chunk (about one millisecond) with all threads and returns GB/s (10^9 bytes). It cycles through the
  * buffer, so that a chunk has left the cache before it is read again. */
 double od_membw_read(struct od_membw *m);
+/* od_membw_read, whose bytes and time are added to *sum. */
+void od_membw_add(struct od_membw *m, struct od_membw_sum *sum);
+double od_membw_gbps(const struct od_membw_sum *sum); /* NAN: nothing was read */
 
 const char *od_membw_loads(const struct od_membw *m); /* for reports */
-void od_membw_sizes(const struct od_membw *m, uint64_t *buffer_bytes, uint64_t *reading_bytes);
 
 #endif

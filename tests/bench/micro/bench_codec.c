@@ -22,8 +22,6 @@
 #define MAX_ROUNDS 100000
 #define RUN_WEIGHTS (512u * 1024)
 #define CACHES 2 /* a store is so many times the last-level cache: what is read has left it */
-#define MEMBW_CACHES 4
-#define MEMBW_BYTES (256u << 20)
 #define DEFAULT_CACHE_BYTES (32u << 20) /* when the machine does not tell */
 #define MAX_LINES (CODEC_N + OD_CPU_NEON)
 
@@ -435,12 +433,11 @@ static int measure_all(struct codec_bench *b, struct od_err *err)
 static int open_bench(struct codec_bench *b, struct od_err *err)
 {
 	uint64_t cache = od_cache_bytes() > 0 ? od_cache_bytes() : DEFAULT_CACHE_BYTES;
-	uint64_t read_bytes = MEMBW_CACHES * cache > MEMBW_BYTES ? MEMBW_CACHES * cache : MEMBW_BYTES;
 	int rc = b->opt.pack != NULL ? od_pack_open(&b->pack, b->opt.pack, err) : OD_OK;
 
 	b->store_bytes = CACHES * cache;
 	if (rc == OD_OK)
-		rc = od_membw_open(&b->membw, read_bytes, 1, NULL, err);
+		rc = od_membw_open(&b->membw, od_membw_bytes(), 1, NULL, err);
 	if (rc == OD_OK)
 		rc = alloc_gbps(&b->copy, b->opt.rounds, err);
 	if (rc != OD_OK)

@@ -5,7 +5,6 @@
  * work: left to themselves they would soon write other texts. The memory bandwidth is read once in every token,
  * outside its time. */
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"
@@ -31,8 +30,6 @@
 #define WARM_UP_TOKENS 4
 #define MAX_TOKENS 1e6
 #define PREFILL_ROWS 256
-#define MEMBW_BYTES (256u << 20)
-#define MEMBW_CACHES 4 /* the buffer in last-level caches, at least */
 #define MAX_VARIANTS (2 * OD_N_PRECISIONS)
 #define MAX_STORES (OD_N_PRECISIONS + 1) /* BF16 in both forms */
 
@@ -47,7 +44,8 @@ struct precision_options {
 };
 
 struct turn {
-	double decode_ns, membw_bytes, membw_ns;
+	double decode_ns;
+	struct od_membw_sum membw;
 	size_t n_same; /* tokens that this variant would have chosen too */
 };
 
@@ -355,17 +353,6 @@ static int choose(struct precision_bench *b, const struct precision_variant *v, 
 									 od_fail(err, OD_ERR_NOMEM, "tokens of a run");
 }
 
-static void read_memory(struct precision_bench *b, struct turn *t)
-{
-	uint64_t buffer, reading, start;
-
-	od_membw_sizes(b->membw, &buffer, &reading);
-	start = od_now_ns();
-	(void)od_membw_read(b->membw);
-	t->membw_ns += (double)(od_now_ns() - start);
-	t->membw_bytes += (double)reading;
-}
-
 static int take_turn(struct precision_bench *b, struct precision_variant *v, const struct od_prompt *q, size_t tokens,
 		     struct turn *t, struct od_err *err)
 {
@@ -384,7 +371,7 @@ static int take_turn(struct precision_bench *b, struct precision_variant *v, con
 		const struct od_row row = { b->seq, (uint32_t)(q->n_ids + i - 1), b->token[i - 1] };
 		uint64_t start;
 
-		read_memory(b, t);
+		od_membw_add(b->membw, &t->membw);
 		start = od_now_ns();
 		rc = step(b, v, &row, 1, true, err);
 		t->decode_ns += (double)(od_now_ns() - start);
@@ -435,7 +422,7 @@ static double weights_gbps(const struct precision_bench *b, const struct precisi
 static double membw_gbps(const struct precision_bench *b, const struct precision_variant *v, size_t run)
 {
 	(void)b;
-	return v->turn[run].membw_bytes / v->turn[run].membw_ns;
+	return od_membw_gbps(&v->turn[run].membw);
 }
 
 static double share(const struct precision_bench *b, const struct precision_variant *v, size_t run)
@@ -621,13 +608,6 @@ static int open_sequence(struct precision_bench *b, struct od_err *err)
 	return rc;
 }
 
-static int open_membw(struct precision_bench *b, struct od_err *err)
-{
-	uint64_t bytes = od_cache_bytes() * MEMBW_CACHES;
-
-	return od_membw_open(&b->membw, bytes > MEMBW_BYTES ? bytes : MEMBW_BYTES, (unsigned)b->opt.threads, NULL, err);
-}
-
 static int run(struct precision_bench *b, struct od_err *err)
 {
 	int rc = od_pack_open(&b->pack, b->opt.pack, err);
@@ -647,7 +627,7 @@ static int run(struct precision_bench *b, struct od_err *err)
 	for (size_t i = 0; rc == OD_OK && i < b->n_variants; i++)
 		rc = open_variant(b, &b->variant[i], err);
 	if (rc == OD_OK)
-		rc = open_membw(b, err);
+		rc = od_membw_open(&b->membw, od_membw_bytes(), (unsigned)b->opt.threads, NULL, err);
 	if (rc == OD_OK)
 		rc = measure(b, err);
 	return rc == OD_OK ? report(b, err) : rc;
