@@ -141,6 +141,9 @@ void od_cuda_attend(struct od_cuda_device *c, const struct od_op *op)
 		size_t n;
 
 		for (uint32_t first = 0, i = 0; first < all; first += (uint32_t)blocks, i++) {
+			/* The next piece uses the same memory: its kernel begins after this one's fold, in the same
+			 * stream. There are two states: a block of a fold may still read one when another writes
+			 * the other. */
 			p.splits.first = first;
 			p.splits.n = all - first < blocks ? all - first : (uint32_t)blocks;
 			n = (size_t)p.n_rows * o->n_heads * p.splits.n;

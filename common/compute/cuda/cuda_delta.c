@@ -79,7 +79,8 @@ static struct gpu_delta arguments(const struct od_cuda_device *c, const struct o
 }
 
 /* n: rows of the sequence, at most. lines, all_lines: that a block has room for, with values of a head or of all of a
- * key head. */
+ * key head. Each launch reads what all blocks of the one before have written: within one, blocks cannot wait for each
+ * other. */
 static void many(struct od_cuda_device *c, struct gpu_delta *a, const struct od_delta_shape *s, uint32_t n,
 		 uint32_t lines, uint32_t all_lines)
 {

@@ -228,6 +228,7 @@ static void copy(struct od_cuda_device *c, enum od_queue q, const struct od_op *
 {
 	const struct od_op_copy *o = &op->copy;
 
+	/* A merge may still write what is read here, or read what is written. */
 	od_cuda_before_copy(c, q, od_cuda_at(o->from), o->n * op->n_rows);
 	od_cuda_before_copy(c, q, od_cuda_at(o->to), o->n * op->n_rows);
 	od_cuda_note(

@@ -112,6 +112,7 @@ _Static_assert(sizeof(struct gpu_mat) == 6 * sizeof(void *) + sizeof(uint64_t) +
 		       sizeof(struct gpu_expert) == GPU_N_MATS * (sizeof(struct gpu_mat) + sizeof(struct gpu_vector)),
 	       "memcmp needs structs without padding");
 
+/* An expert has only the address of its chunks' offsets: equal experts may have others there by now. */
 static bool has_chunks(const struct od_cuda_table *t, const struct od_expert *of)
 {
 	const uint64_t *chunk = host_chunks(t);

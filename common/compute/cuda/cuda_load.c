@@ -32,6 +32,7 @@ void od_cuda_before_copy(struct od_cuda_device *c, enum od_queue q, const void *
 	struct od_cuda_queue *u = &c->queue[q];
 
 	u->copies = true;
+	/* the newest first: merges are done in order, so whoever follows it follows all before it */
 	for (uint64_t i = u->n_merges; i > u->n_awaited; i--)
 		if (uses(&u->merge[(i - 1) % OD_CUDA_MERGES], at, n)) {
 			await_merges(c, q, i);
@@ -62,7 +63,8 @@ static void note_merge(struct od_cuda_device *c, enum od_queue q, const struct o
 
 	if (u->merges == NULL)
 		return;
-	if (u->n_merges - u->n_awaited == OD_CUDA_MERGES) /* many at once */
+	/* The event recorded below was an older merge's, which later copies could then not follow any more. */
+	if (u->n_merges - u->n_awaited == OD_CUDA_MERGES)
 		await_merges(c, q, u->n_awaited + OD_CUDA_MERGES / 2);
 	m->use[0] = (struct od_cuda_span){ od_cuda_at(o->sm), n };
 	m->use[1] = (struct od_cuda_span){ od_cuda_at(o->e), !o->planes	    ? n :
@@ -99,6 +101,7 @@ static void merge_plain(struct od_cuda_device *c, enum od_queue q, struct gpu_st
 
 		if (overlaps)
 			blocks = (unsigned)((end_of(a.first, n, true) - a.first) / GPU_MERGE_EACH);
+		/* One block alone may write over what it reads: all its reads come first (k_load.cu). */
 		blocks = blocks > 0 ? blocks : 1;
 		a.end = a.first + (uint64_t)blocks * GPU_MERGE_EACH < n ? a.first + (uint64_t)blocks * GPU_MERGE_EACH :
 									  n;

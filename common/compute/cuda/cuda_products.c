@@ -356,7 +356,7 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 
 		add_weights(&l, w, to, 2, x + at * hidden, o->segment[i].n_rows);
 	}
-	flush(&l);
+	flush(&l); /* activation is launched directly, and reads what all of these write */
 	at = 0;
 	for (uint32_t i = 0; i < o->n_segments; at += o->segment[i].n_rows, i++) {
 		const struct od_ffn_segment *segment = &o->segment[i];

@@ -135,6 +135,7 @@ static int look_at(struct gpu *g, struct od_err *err)
 			"cuda:%d: %s has compute capability %d.%d, for which this build has no kernels; build the "
 			"plugin for it, too (make CUDA=1, without CUDA_ARCHS)",
 			g->index, p.name, p.major, p.minor);
+	/* Kernels of older PTX have no wait: begun early, they would read before the one they follow has written. */
 	g->waits = p.major >= 9 && attributes.ptxVersion >= 90;
 	return OD_OK;
 }
@@ -192,6 +193,7 @@ extern "C" void *gpu_alloc(struct gpu *g, uint64_t bytes)
 		(void)cudaGetLastError(); /* it is told by NULL, and not once more */
 		return NULL;
 	}
+	/* Memory is cleared in CUDA's own stream, for which the others do not wait: so the zeros are awaited here. */
 	if (cudaMemset(at, 0, bytes) != cudaSuccess || cudaStreamSynchronize(cudaStreamLegacy) != cudaSuccess) {
 		(void)cudaFree(at);
 		return NULL;
@@ -206,7 +208,8 @@ extern "C" void gpu_free(struct gpu *g, void *at)
 }
 
 /* CUDA's memory may begin within a page, so a page more is asked for, and one in front, which ends with CUDA's
- * address. */
+ * address. It is pinned: copies from and to other memory go through a buffer of the driver's, for which the caller
+ * waits. */
 extern "C" void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
 {
 	void *begin = NULL;
@@ -239,6 +242,7 @@ extern "C" int gpu_stream_new(struct gpu_stream **out, struct gpu *g, bool gathe
 	cudaError_t error = s == NULL ? cudaErrorMemoryAllocation : (cudaError_t)use(g);
 
 	*out = NULL;
+	/* not blocking: a blocking one would stop whenever some thread clears memory (gpu_alloc) */
 	if (error == cudaSuccess)
 		error = cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking);
 	if (error != cudaSuccess) {
@@ -357,6 +361,8 @@ static cudaError_t make_graph(cudaGraph_t graph, const struct gpu_launch *l, uns
 	cudaGraphNode_t node = NULL;
 	cudaError_t error = cudaSuccess;
 
+	/* A chain: a kernel may read what any before it has written. An edge to the last one is enough, as that
+	 * has waited for its own, early or not. */
 	for (unsigned i = 0; error == cudaSuccess && i < n; i++) {
 		const cudaGraphNode_t before = node;
 		void *args[1] = { (void *)l[i].args };

@@ -78,6 +78,7 @@ static uint64_t hash_of(const struct run *r)
 	return h;
 }
 
+/* A graph has its arguments inside, so it may stand only for launches that are equal in every byte. */
 static struct known *find(struct gpu_graphs *g, uint64_t hash)
 {
 	for (struct known *k = g->known; k != NULL; k = k->next)
@@ -108,6 +109,7 @@ static void drop_oldest(struct gpu_graphs *g)
 	free_known(k);
 }
 
+/* A run becomes a graph when it comes again: one that never does would only take memory, and push out others. */
 static bool seen_before(struct gpu_graphs *g, uint64_t hash)
 {
 	for (unsigned i = 0; i < SEEN; i++)

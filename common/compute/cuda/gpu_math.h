@@ -44,6 +44,7 @@ GPU_FN float gpu_exp(float x)
 	p = fmaf(p, r, 0.5f);
 	p = fmaf(p, r, 1.0f);
 	p = fmaf(p, r, 1.0f);
+	/* Two factors, since i goes from -159 to 130, and at either end f32 has no 2^i. */
 	p *= gpu_bits_float((uint32_t)(half + 127) << 23);
 	p *= gpu_bits_float((uint32_t)(i - half + 127) << 23);
 	return x != x ? gpu_bits_float(GPU_NAN_BITS) : p;
@@ -143,7 +144,8 @@ GPU_FN float gpu_code_minus(uint32_t code, float by)
 /* ---- Sums ---- */
 
 /* lane [n]: a thread's lanes of a sum, thread i of 16 / n that are `apart` from each other has [i * n, i * n + n). All
- * of them get the sum. n and apart are constants; all lanes of the warp call this. */
+ * of them get the sum. n and apart are constants; all lanes of the warp call this. The tree is that of backend.h, and
+ * another would give other bits; threads that exchange what they have add the same two numbers. */
 GPU_FN float gpu_fold_apart(const float *lane, const unsigned n, const unsigned apart)
 {
 	float a[GPU_LANES];
@@ -192,6 +194,7 @@ GPU_FN float gpu_fold_max_each(float a)
 	for (unsigned half = 8; half > 0; half /= 2) {
 		const float b = gpu_shuffle_xor(a, half);
 
+		/* With NaN, or 0 and -0, the order decides: on both sides the lower lane's comes first. */
 		a = gpu_lane() & half ? gpu_max(b, a) : gpu_max(a, b);
 	}
 	return a;

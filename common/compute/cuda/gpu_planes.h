@@ -258,7 +258,7 @@ GPU_FN void count_before(const bool many, const struct codes codes[LEVELS][2], u
 		shared[gpu_warp()] = (next[0] + n[0]) | (next[1] + n[1]) << 16; /* a level has at most 2^14 codes */
 		shared[WARPS + gpu_warp()] = next[2] + n[2];
 	}
-	gpu_sync();
+	gpu_sync(); /* all warps' counts are there, and the table, if decode_below has made it */
 	earlier = sum_before(shared);
 	next[0] += earlier & 0xffffu;
 	next[1] += earlier >> 16;
@@ -417,12 +417,12 @@ GPU_FN uint32_t decode_below(const bool many, const struct gpu_planes_block *b, 
 	/* bytes_1 is not written before the next barrier */
 	count_before(many, codes, (uint32_t *)(void *)bytes_1, next);
 	decode_level(many, true, codes[2], b->n[2], table, b->symbols[2], b->at, next[2], bytes_2);
-	gpu_sync();
+	gpu_sync(); /* bytes of level 2 are there; and all have read the counts, where those of level 1 go */
 	decode_level(many, false, codes[1], b->n[1], table, b->symbols[1], bytes_2, next[1], bytes_1);
-	gpu_sync();
+	gpu_sync(); /* bytes of level 1 are there, and those of level 2 have been used */
 	if (many) {
 		entries[gpu_thread()] = entry_of(gpu_thread());
-		gpu_sync();
+		gpu_sync(); /* the table is there */
 	}
 	return next[0];
 }

@@ -136,9 +136,9 @@ GPU_FN float gpu_block_sum(const enum gpu_sum how, float *x, const float *add, u
 	for (unsigned at = 0; at < n; at += GPU_ROW_PIECE) {
 		const unsigned some = n - at < GPU_ROW_PIECE ? n - at : GPU_ROW_PIECE;
 
-		gpu_sync();
+		gpu_sync(); /* all have used what shared memory had: the piece before, or the caller's */
 		gpu_copy_piece(x + at, add != NULL ? add + at : NULL, some);
-		gpu_sync();
+		gpu_sync(); /* the piece is there */
 		if (gpu_warp() == 0)
 			sum = gpu_lane_sum(how, gpu_row_piece(), some, from, sum);
 	}
@@ -147,7 +147,7 @@ GPU_FN float gpu_block_sum(const enum gpu_sum how, float *x, const float *add, u
 		if (gpu_lane() == 0)
 			result[0] = sum;
 	}
-	gpu_sync();
+	gpu_sync(); /* the sum is there, for all warps */
 	return result[0];
 }
 
@@ -156,7 +156,7 @@ GPU_FN float gpu_block_sum_again(const enum gpu_sum how, unsigned n, float from)
 {
 	float *result = (float *)(void *)gpu_shared();
 
-	gpu_sync();
+	gpu_sync(); /* all have read the sum before: this one takes its memory */
 	if (gpu_warp() == 0) {
 		const float sum = gpu_lanes_sum(how, gpu_row_piece(), n, from);
 
@@ -223,7 +223,7 @@ GPU_FN void gpu_block_rmsnorm_by(float *y, float *x, const float *add, const flo
 	const float by = 1.0f / sqrtf(gpu_canonical(gpu_block_sum(GPU_SQUARES, x, add, n, 0)) / (float)n + eps);
 
 	gpu_scale_row(y, gpu_row_left(x, n), 0, by, w, NULL, n, gpu_thread(), gpu_threads(), s);
-	gpu_sync();
+	gpu_sync(); /* the caller reads what others have normed */
 }
 
 GPU_FN void gpu_block_rmsnorm(float *y, float *x, const float *w, unsigned n, float eps)
@@ -244,7 +244,7 @@ GPU_FN void gpu_block_layernorm_by(float *y, float *x, const float *add, const f
 				  gpu_block_sum(GPU_SQUARES_FROM, x, NULL, n, mean);
 	by = 1.0f / sqrtf(by / (float)n + eps);
 	gpu_scale_row(y, gpu_row_left(x, n), mean, by, w, b, n, gpu_thread(), gpu_threads(), s);
-	gpu_sync();
+	gpu_sync(); /* the caller reads what others have normed */
 }
 
 /* The norms of n_rows rows of n side by side, in place: each by a half of a warp. */
@@ -261,9 +261,9 @@ GPU_FN void gpu_groups_rmsnorm(float *u, unsigned n_rows, unsigned n, const floa
 
 		gpu_read_scales(w, NULL, n, gpu_lane() % GPU_LANES, GPU_LANES, &s);
 		by = 1.0f / sqrtf(gpu_canonical(gpu_lanes_sum(GPU_SQUARES, x, n, 0)) / (float)n + eps);
-		gpu_sync();
+		gpu_sync(); /* halves without a row have read the last one, which its own now changes */
 		gpu_scale_row(x, x, 0, by, w, NULL, is_one ? n : 0, gpu_lane() % GPU_LANES, GPU_LANES, &s);
-		gpu_sync();
+		gpu_sync(); /* the caller reads what others have normed */
 	}
 }
 

@@ -594,7 +594,7 @@ GPU_FN void attend_of(const unsigned T, const bool bf16, const unsigned H, const
 		gpu_end_copies();
 		s = next_keys(T, bf16, H, &w, s);
 	}
-	gpu_wait_copies(SLOTS);
+	gpu_wait_copies(SLOTS); /* the oldest group has the queries; keys may still be on their way */
 	gpu_sync(); /* queries are there */
 	scores(T, bf16, H, &w);
 	gpu_sync(); /* all scores are there */

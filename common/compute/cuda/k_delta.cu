@@ -241,7 +241,8 @@ GPU_FN void mix_rows(const struct gpu_delta *a, struct delta_room *m, const stru
 }
 static_assert(THREADS / GPU_LANES == 2 * ROWS, "mix_rows");
 
-/* The channels that the next rows' convolutions will see. */
+/* The channels that the next rows' convolutions will see. `to` is not `from` (ops.h), which other threads and blocks
+ * still read: so no barrier is needed. */
 GPU_FN void keep_channels(const struct gpu_delta *a, const struct delta_channels *p, const uint32_t *index, unsigned n)
 {
 	const unsigned kept = a->taps - 1, all = kept * width_of(a, p);
@@ -271,6 +272,7 @@ GPU_FN size_t state_at(const struct gpu_delta *a, unsigned head)
 	return a->state_at + (size_t)head * a->k_dim * a->v_dim;
 }
 
+/* Neighbours have neighbouring columns, so what a warp reads at once lies together. */
 GPU_FN void load_column(const struct gpu_delta *a, unsigned head, unsigned column, float *s)
 {
 	const float *from = a->from + state_at(a, head) + column;
@@ -383,7 +385,8 @@ GPU_FN void few_rows(const struct delta_room *m, float *lines, unsigned line, un
 
 /* ---- The recurrence, of any k_dim: the state is read twice ---- */
 
-/* Runs rows [t, t + n) of the sequence. */
+/* Runs rows [t, t + n) of the sequence. From the second row on a thread reads of the state what it has itself written:
+ * so no barrier is needed between rows. */
 GPU_FN void any_rows(const struct gpu_delta *a, const struct delta_room *m, float *lines, unsigned line, unsigned head,
 		     unsigned t, unsigned n)
 {

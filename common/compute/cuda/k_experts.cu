@@ -143,7 +143,8 @@ GPU_FN void put_pairs(const struct gpu_sort *a, struct experts_chunk *c, uint32_
 	}
 }
 
-/* Many pairs: a thread for each expert. */
+/* Many pairs: a thread for each expert puts all of its pairs, in order. With counters that threads share, the order
+ * would be another at each run. */
 GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 {
 	uint32_t *shared = (uint32_t *)(void *)gpu_shared(), done = 0, tiles = 0;

@@ -217,7 +217,7 @@ GPU_FN void add_stage(const float *stage, float (*sum)[EACH][LANES])
 	}
 }
 
-/* adds: the warp has outputs and rows that there are. */
+/* adds: the warp has outputs and rows that there are. Without, it still brings its share, and meets the barriers. */
 GPU_FN void add_all(const struct many_source *s, bool adds, float (*sum)[EACH][LANES])
 {
 	float *now = (float *)(void *)gpu_shared(), *next = now + STAGE;

@@ -311,9 +311,9 @@ GPU_FN void next_piece(struct planes_task *t)
 GPU_FN void products_of(const unsigned R)
 {
 	struct planes_task *t = the_task();
-	float sum[2] = { 0, 0 };
+	float sum[2] = { 0, 0 }; /* goes on from piece to piece of a row: its additions have one order */
 
-	gpu_sync();
+	gpu_sync(); /* the first warp has written the task */
 	if (t->n == 0)
 		return;
 	GPU_NO_UNROLL
@@ -321,9 +321,9 @@ GPU_FN void products_of(const unsigned R)
 		uint32_t word[GPU_PLANES_WORDS];
 
 		gpu_planes_decode(&t->planes, t->sm + t->k, gpu_shared(), word);
-		gpu_sync();
+		gpu_sync(); /* all have decoded: the weights take the memory of bytes and table */
 		store_lines(gpu_shared(), word);
-		gpu_sync();
+		gpu_sync(); /* a sum takes lines of several threads */
 		if (t->n * R <= FEW && !in_lines(t))
 			add_piece_slowly(R, t, sum);
 		else if (t->n * R <= FEWEST)
@@ -335,7 +335,7 @@ GPU_FN void products_of(const unsigned R)
 		gpu_sync(); /* the piece has been used */
 		if (gpu_warp() == 0)
 			next_piece(t);
-		gpu_sync();
+		gpu_sync(); /* the task says which is next */
 	}
 	if (t->n * R > FEW)
 		many_outputs(R, t);

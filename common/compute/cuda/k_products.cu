@@ -590,6 +590,8 @@ GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gp
 			GPU_UNROLL
 			for (unsigned n = 0; n < SUMS; n++) {
 				const uint32_t mine = q[n % lanes * 2 + g];
+				/* A sum of eight products is below 2^22: added to the bits of 1.5 * 2^23, it is in a
+				 * float, exactly, and no conversion is needed. */
 				const uint32_t sum = gpu_dot4(low[n][g], mine,
 							      gpu_dot4(high[n][g], mine, gpu_float_bits(0x1.8p23f)));
 
@@ -686,7 +688,7 @@ GPU_FN void begin_pieces(const unsigned coding, const unsigned R, const struct o
 	for (unsigned i = 0; i + 1 < stages_of(coding, R); i++) {
 		if (i * each < n)
 			copy_stage(coding, R, t, c, i * each, i * stage_bytes(coding, R));
-		gpu_end_copies();
+		gpu_end_copies(); /* an empty group, too: wait_stage counts groups */
 	}
 }
 
@@ -707,7 +709,7 @@ GPU_FN uint32_t add_pieces(const unsigned coding, const unsigned R, const struct
 		wait_stage(ahead + 1);
 		if (has_x(coding, R)) /* others' copies are there, too, and the stage before has been read */
 			gpu_sync();
-		else
+		else /* a warp's weights are copied and read by itself alone */
 			gpu_sync_warp();
 		if (first + ahead * each < n)
 			copy_stage(coding, R, t, c, first + ahead * each, before);

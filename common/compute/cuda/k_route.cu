@@ -246,7 +246,7 @@ GPU_FN void choose(const struct route *r)
 	gpu_sync(); /* each thread adds up all chosen ones */
 	if (a->router.score == OD_SCORE_LOGIT)
 		softmax(m->chosen, r->k);
-	if (i < r->k) {
+	if (i < r->k) { /* each adds up all, in one order: so all have the same bits, and need not wait for one */
 		float sum = 0;
 
 		for (unsigned j = 0; j < r->k; j++)
@@ -347,7 +347,7 @@ GPU_KERNEL(gpu_route, struct gpu_route, GPU_ROUTE_THREADS)
 
 		r.decides[e] = by != 0 ? logits[e] * by : logits[e];
 	}
-	gpu_sync();
+	gpu_sync(); /* a thread looks at experts that others have read */
 	if (a.router.score == OD_SCORE_MIXER) {
 		mix(&r);
 	} else {

@@ -113,6 +113,7 @@ GPU_KERNEL(gpu_angles, struct gpu_angles, GPU_ROW_THREADS)
 
 	if (i >= a.half)
 		return;
+	/* not CUDA's functions, which do not give the CPU's bits */
 	od_sincos_same((double)((float)row->position * a.inv_freq[set * a.half + i]), &sine, &cosine);
 	to[i] = (float)cosine * a.magnitude[set];
 	to[a.half + i] = (float)sine * a.magnitude[set];
@@ -263,7 +264,7 @@ GPU_KERNEL(gpu_rope_store, struct gpu_rope_store, GPU_ROPE_THREADS)
 
 	h.u += ((size_t)gpu_block_y() * all + first) * h.dim;
 	h.normed = h.norm != NULL || (!h.turned && a.v_norm);
-	if (!is_q)
+	if (!is_q) /* before the norms: it takes two reads, of which the second waits for the first */
 		row = kv_row(to, &a.rows[gpu_block_y()]);
 	norm_and_turn(&a, &h);
 	if (is_q)
