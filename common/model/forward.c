@@ -563,7 +563,7 @@ int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, st
 		rc = runner->submit(runner, &call, err);
 	if (rc != OD_OK)
 		return rc;
-	/* Shared experts are computed here while the workers compute theirs. */
+	/* In a cluster, shared experts are computed here while the workers compute theirs. */
 	run_shared(f, l);
 	if (runner->collect != NULL)
 		rc = runner->collect(runner, err);

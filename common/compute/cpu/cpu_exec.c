@@ -176,10 +176,10 @@ static void linear(const struct cpu_job *j)
 		add_product(j, &l, o->w[i], f32_at(j, o->x), f32_at(j, o->y[i]), j->op->n_rows);
 	multiply(j, &l);
 	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++) {
-		/* The bias comes after the whole sum and before the cap: this order is part of the numbers. */
 		const float *bias = f32_at(j, o->bias[i]);
 		const size_t n = o->w[i]->n_out;
 
+		/* The bias comes after the whole sum and before the cap: another order would change bits. */
 		if (bias != NULL)
 			for (size_t r = 0; r < j->op->n_rows; r++)
 				add_row(f32_at(j, o->y[i]) + r * n, bias, n);
@@ -277,8 +277,6 @@ static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
 	const struct od_row_info *rows = j->x->address(o->rows);
 	const size_t q_n = (size_t)o->n_heads * o->k_dim, k_n = (size_t)o->n_kv_heads * o->k_dim;
 	const size_t v_n = (size_t)o->n_kv_heads * o->v_dim;
-	/* Rows of a step attend to each other, so all of them store their keys and values before OD_OP_ATTEND
-	 * begins. */
 	const float *q_norm = f32_at(j, o->q_norm), *k_norm = f32_at(j, o->k_norm);
 
 	(void)thread;
@@ -300,6 +298,8 @@ static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
 		clip(k, k_n, o->clip);
 		clip(v, v_n, o->clip);
 		turn_heads(k, o->n_kv_heads, o->k_dim, &o->turn, cos_sin);
+		/* Rows of a step attend to each other, so all of them store their keys and values before OD_OP_ATTEND
+		 * begins. */
 		store_row(j->be, o->keys.dtype, stream_row(j, &o->keys, &rows[r]), k, k_n);
 		store_row(j->be, o->values.dtype, stream_row(j, &o->values, &rows[r]), v, v_n);
 	}

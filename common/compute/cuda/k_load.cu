@@ -20,7 +20,7 @@ GPU_KERNEL(gpu_merge, struct gpu_merge, THREADS)
 		GPU_UNROLL
 		for (unsigned i = 0; i < EACH / 8; i++)
 			e[i] = gpu_load_8(a.e + at + 8 * THREADS * i), sm[i] = gpu_load_8(a.sm + at + 8 * THREADS * i);
-		/* Merging in place, the block's weights lie over SM bytes that its other threads read. */
+		/* A launch of one block may write over SM bytes that its other threads read. */
 		gpu_sync();
 		GPU_UNROLL
 		for (unsigned i = 0; i < EACH / 8; i++)

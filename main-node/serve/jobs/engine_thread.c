@@ -147,8 +147,8 @@ void odm_engine_thread_cancel(struct odm_job *j)
 		odm_sequence_cancel(j->sequence);
 	}
 	pthread_mutex_unlock(&t->lock);
-	/* The thread that takes a job off the queue ends it, so it is told only once. No lock is held, because it may
-	 * wake others. */
+	/* The thread that takes a job off the queue ends it, so it is told only once. No lock is held, because
+	 * telling the client may wake its thread, which takes locks of its own. */
 	if (!queued)
 		return;
 	(void)od_fail(&err, OD_ERR_CANCELLED, "cancelled");
