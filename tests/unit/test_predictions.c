@@ -474,8 +474,8 @@ static void hedges_of_rows_are_merged(void **state)
 	odm_predictions_free(p);
 }
 
-/* A WANT that goes out while the router speaks was not ordered before its word. */
-static void what_is_placed_too_late_was_not_ordered(void **state)
+/* A WANT that is sent when the router has already chosen does not count as ordered in time. */
+static void a_want_sent_too_late_was_not_ordered(void **state)
 {
 	struct odm_predictions *p = make();
 	struct predictions_want w, late;
@@ -489,7 +489,7 @@ static void what_is_placed_too_late_was_not_ordered(void **state)
 	assert_true(take_want(p, &late) && late.w.m == 1);
 	resolve(p, 1, 0, 4, 3);
 	resolve(p, 1, 1, 4, 5);
-	assert_false(send_want(p, &late, 7, 9)); /* nobody has seen it that would close it */
+	assert_false(send_want(p, &late, 7, 9)); /* no CLOSE was sent for it, so its sender must send one */
 	assert_int_equal(odm_predictions_ordered(p, 1, 0, 4), 7);
 	assert_int_equal(odm_predictions_ordered(p, 1, 0, 3), ODM_NOBODY);
 	assert_int_equal(odm_predictions_ordered(p, 1, 1, 4), ODM_NOBODY);
@@ -888,7 +888,7 @@ int main(void)
 		cmocka_unit_test(a_stand_in_counts),
 		cmocka_unit_test(hedges_come_behind_the_prediction),
 		cmocka_unit_test(hedges_of_rows_are_merged),
-		cmocka_unit_test(what_is_placed_too_late_was_not_ordered),
+		cmocka_unit_test(a_want_sent_too_late_was_not_ordered),
 		cmocka_unit_test(another_guess_keeps_nothing),
 		cmocka_unit_test(a_wrong_token_is_paid_for),
 		cmocka_unit_test(what_has_no_cell_is_refused),
