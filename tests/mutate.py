@@ -4,11 +4,13 @@
     tests/mutate.py [--count 40] [--commit HEAD] [--report]
 
 Mutations are drawn over all rooms of the product, each from the commit's first eight hex digits and its number. One that does not
-compile, or compiles to the same code, is drawn again. Each is built in a copy of the commit and meets the tests of make check until one
-fails; if none does, it meets what make check-all runs beyond them, with those tests first that know its file. Tests that fail without a
-mutation are left out of both. All of it lies in build/mutations/COMMIT. The script can be ended at any time: started again, it goes on
-where it was. --report only says what is known so far. The status is 0 if make check finds 90% of what make check-all finds.
-Standard library only."""
+compile, or compiles to the same code, is drawn again. Each is built in a copy of the commit and meets those tests of make check that know
+its file, until one fails. Those that none finds are built together and meet all of make check: what fails then meets one half of them and
+the other, and so on, until each failure has its mutation. Those still left meet what make check-all runs beyond make check in the same way.
+A test finds a mutation only if it fails with that one alone, twice, and passes without: a slow machine finds nothing. (Together, a mutation
+could keep a test from reaching another one. None that stops a program early gets so far: the tests that know its file find it.)
+All of it lies in build/mutations/COMMIT. The script can be ended at any time: started again, it goes on where it was. --report only says
+what is known so far. The status is 0 if make check finds 90% of what make check-all finds. Standard library only."""
 import argparse
 import collections
 import ctypes
@@ -26,10 +28,13 @@ import time
 
 N_MUTATIONS = 40
 WANTED = 0.9
-LIMIT_S = 900  # a program of tests that runs longer has met an endless loop
+LIMIT_S = 600  # a program of tests that runs longer has met an endless loop
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # of a process: a wrong length must not take all of the machine's
-# Parts of tests/run.sh, and what make builds for them. check-source is not among them: it would find how a mutation is written.
-STAGES = {"check": {"--check": "check-build-quick"}, "check-all": {"--rest --far --emulated": "check-build", "--fuzz": "fuzz"}}
+# Which parts of tests/run.sh belong to a tier, and what make builds for them. check-source is not among them: it would find how a mutation
+# is written.
+CHECK = "--check"
+PARTS = [("check", CHECK, "check-build-quick"), ("check-all", "--rest", "check-build"), ("check-all", "--far --emulated", "check-build"),
+         ("check-all", "--fuzz", "fuzz")]
 # Programs of tests/integ that know a room best; unit tests are found by what they include.
 INTEG = {"common/model": "conform", "common/pack": "test_pack", "common/text": "template chat", "common/net": "cluster keys",
          "main-node/chat": "chat responses anthropic", "main-node/cluster": "cluster members", "main-node/serve": "serve responses anthropic",
@@ -173,8 +178,8 @@ def rooms_of_all(tree, seed):
     return order
 
 
-def draw(tree, seed, number, room):
-    """A mutation that changes what is compiled."""
+def draw(tree, seed, number, room, others):
+    """A mutation that changes what is compiled, and no place that another one changes."""
     rng = random.Random(f"{seed}/{number}")
     texts = {f: tree.read(f) for f in tree.rooms()[room]}
     found = collections.defaultdict(list)
@@ -184,6 +189,8 @@ def draw(tree, seed, number, room):
     while True:
         operator = rng.choice(sorted(o for o in found if found[o]))
         file, a, b, new = rng.choice(found[operator])
+        if any(m["file"] == file and a < m["at"][1] and m["at"][0] < b for m in others):
+            continue
         text = texts[file]
         before = tree.code(file)
         tree.write(file, text[:a] + new + text[b:])
@@ -196,7 +203,7 @@ def draw(tree, seed, number, room):
                     "was": text[begin:end].strip(), "is": (text[begin:a] + new + text[b:end]).strip(), "verdict": None}
 
 
-def first_tests(tree, file):
+def near_tests(tree, file):
     """Words of names of tests that know a file, the likeliest first."""
     folder, name = os.path.split(file)
     words = ["test_" + name[:-2]]
@@ -204,7 +211,7 @@ def first_tests(tree, file):
         words += [os.path.basename(t)[:-2] for t in sorted(glob.glob(os.path.join(tree.path, "tests/unit/test_*.c")))
                   if include in tree.read(t)]
     words += [f"{w if w.startswith('test_') else 'test_' + w}.py" for room, names in INTEG.items() if file.startswith(room + "/") for w in names.split()]
-    return " ".join(dict.fromkeys(words))
+    return list(dict.fromkeys(words))
 
 
 def end_strays():
@@ -215,15 +222,15 @@ def end_strays():
             os.waitpid(pid, 0)
 
 
-def failing_tests(tree, parts, skips, fail_fast=True, first=""):
-    """The names of the programs that failed."""
+def failing_tests(tree, parts, only=(), skips=(), fail_fast=False):
+    """The names of the programs that failed. only: words of names; none: all programs."""
     def limit():
         if parts != "--fuzz":  # fuzzers limit themselves, and an address sanitizer maps more than any limit
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     shutil.rmtree(tree.tmp, ignore_errors=True)
     os.makedirs(tree.tmp)
-    environment = dict(os.environ, FIRST=first, LIMIT_S=str(LIMIT_S), TMPDIR=tree.tmp, B="build",
-                       SKIPS="\n".join(f"{s} fails without a mutation" for s in skips))
+    environment = dict(os.environ, FIRST=" ".join(w for w in only if " " not in w), ONLY="\n".join(only), LIMIT_S=str(LIMIT_S),
+                       TMPDIR=tree.tmp, B="build", SKIPS="\n".join(f"{s} fails without a mutation" for s in skips))
     log = os.path.join(tree.work, "tests.log")
     with open(log, "w") as f:
         status = subprocess.run(["tests/run.sh", *["--fail-fast"][:fail_fast], *parts.split()], cwd=tree.path, env=environment, stdout=f,
@@ -231,44 +238,89 @@ def failing_tests(tree, parts, skips, fail_fast=True, first=""):
     end_strays()
     shutil.rmtree(tree.tmp, ignore_errors=True)
     with open(log, errors="replace") as f:
-        failing = [m for line in f if (m := re.match("----- (.+)", line))]
+        failing = [m.group(1) for line in f if (m := re.match("----- (.+)", line))]
     assert (status != 0) == bool(failing), f"tests/run.sh ended with {status}: {log}"
-    return [m.group(1) for m in failing]
+    return failing
 
 
-class State:
-    def __init__(self, path):
-        self.path = path
-        self.all = {"without": {}, "mutations": []}
+class Judge:
+    """Finds out which tests find which mutations."""
+
+    def __init__(self, tree, path):
+        self.tree, self.path = tree, path
+        self.all = {"mutations": [], "passes": {}, "done": []}  # passes: by test, without a mutation
         if os.path.exists(path):
             with open(path) as f:
                 self.all = json.load(f)
+        self.mutations = self.all["mutations"]
 
     def save(self):
         with open(self.path + ".new", "w") as f:
             json.dump(self.all, f, indent=1)
         os.replace(self.path + ".new", self.path)
 
+    def plant(self, group):
+        """Exactly these mutations are in the tree."""
+        for file in {m["file"] for m in self.mutations}:
+            text = self.tree.original(file)
+            for m in sorted((m for m in group if m["file"] == file), key=lambda m: m["at"], reverse=True):
+                a, b = m["at"]
+                text = text[:a] + m["new"] + text[b:]
+            self.tree.write(file, text)
 
-def judge(tree, state, m):
-    """Which stage finds it, by which test."""
-    text = tree.original(m["file"])
-    a, b = m["at"]
-    mutated = text[:a] + m["new"] + text[b:]
-    for stage, runs in STAGES.items():
-        for parts, target in runs.items():
-            if parts not in state.all["without"]:  # what fails without a mutation
-                tree.write(m["file"], text)
-                tree.build(target)
-                print(f"  without a mutation: {parts}", flush=True)
-                state.all["without"][parts] = failing_tests(tree, parts, [], fail_fast=False)
-                state.save()
-            tree.write(m["file"], mutated)
-            tree.build(target)
-            found = failing_tests(tree, parts, state.all["without"][parts], first=first_tests(tree, m["file"]))
-            if found:
-                return stage, found[0]
-    return "nobody", ""
+    def failing(self, group, part, only=(), but=(), **how):
+        _, parts, target = part
+        self.plant(group)
+        self.tree.build(target)
+        return failing_tests(self.tree, parts, only, [t for t, passes in self.all["passes"].items() if not passes] + list(but), **how)
+
+    def passing_without(self, tests, part):
+        """Those of the tests that pass without a mutation."""
+        unknown = [t for t in tests if t not in self.all["passes"]]
+        failing = unknown
+        for _ in range(2):
+            failing = failing and self.failing([], part, failing)
+        self.all["passes"].update({t: t not in failing for t in unknown})
+        self.save()
+        return [t for t in tests if self.all["passes"][t]]
+
+    def alone(self, m, part, only):
+        """Whether a test finds this mutation."""
+        doubtful = []
+        while found := self.failing([m], part, only, doubtful, fail_fast=True):
+            again = self.failing([m], part, found)
+            if real := [t for t in self.passing_without(found, part) if t in again]:
+                m["verdict"], m["by"] = part[0], real[0]
+                return
+            print(f"  fails now and then, or without a mutation: {' '.join(found)}", flush=True)
+            doubtful += found
+
+    def together(self, group, part, only=()):
+        """Which tests find mutations of a group."""
+        if len(group) == 1:
+            self.alone(group[0], part, only)
+        elif group and (found := self.passing_without(self.failing(group, part, only), part)):
+            print(f"  {len(group)} mutations: {' '.join(found)}", flush=True)
+            self.together(group[:len(group) // 2], part, found)
+            self.together(group[len(group) // 2:], part, found)
+
+    def judge(self):
+        for i, m in enumerate(self.mutations, 1):
+            if m["verdict"] is None and not m.get("alone"):
+                print(f"{i}: {m['file']}:{m['line']}: {m['operator']}", flush=True)
+                self.alone(m, PARTS[0], near_tests(self.tree, m["file"]))
+                m["alone"] = True
+                self.save()
+        for part in PARTS:
+            left = [m for m in self.mutations if m["verdict"] is None]
+            if part[1] not in self.all["done"]:
+                print(f"{len(left)} mutations: {part[1]}", flush=True)
+                self.together(left, part)
+                self.all["done"].append(part[1])
+                self.save()
+        for m in self.mutations:
+            m["verdict"] = m["verdict"] or "nobody"
+        self.save()
 
 
 def report(commit, mutations):
@@ -296,28 +348,18 @@ def main():
     seed = commit[:8]
     tree = Tree(commit)
     os.makedirs(tree.work, exist_ok=True)
-    state = State(os.path.join(tree.work, "state.json"))
-    mutations = state.all["mutations"]
+    judge = Judge(tree, os.path.join(tree.work, "state.json"))
     if not args.report:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, for end_strays()
         if os.path.isdir(tree.path):
-            for m in mutations:  # one may have been ended halfway
-                tree.write(m["file"], tree.original(m["file"]))
+            judge.plant([])  # it may have been ended halfway
         tree.prepare()
         rooms = rooms_of_all(tree, seed)
-        for i in range(min(args.count, N_MUTATIONS)):
-            if i == len(mutations):
-                mutations.append(draw(tree, seed, i, rooms[i]))
-                state.save()
-            m = mutations[i]
-            if m["verdict"] is None:
-                begin = time.monotonic()
-                print(f"{i + 1}: {m['file']}:{m['line']}: {m['operator']}", flush=True)
-                m["verdict"], m["by"] = judge(tree, state, m)
-                m["seconds"] = round(time.monotonic() - begin)
-                tree.write(m["file"], tree.original(m["file"]))
-                state.save()
-    sys.exit(0 if report(commit, mutations) else 1)
+        for i in range(len(judge.mutations), min(args.count, N_MUTATIONS)):
+            judge.mutations.append(draw(tree, seed, i, rooms[i], judge.mutations))
+            judge.save()
+        judge.judge()
+    sys.exit(0 if report(commit, judge.mutations) else 1)
 
 
 if __name__ == "__main__":

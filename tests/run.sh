@@ -15,6 +15,7 @@
 # --fail-fast: when a program fails, no other begins, and those that run are interrupted.
 # JOBS programs run at once (default: one more than there are CPUs; with --ptx as many). Those that take longest begin first, and before
 # them those whose names contain a word of FIRST. A program that runs for LIMIT_S seconds counts as hung.
+# ONLY may have lines: of the parts, only programs whose names contain one are run.
 # SKIPS may have lines "name reason": programs, or shards of them, that are not run, but counted and shown as skipped.
 set -u
 cd "$(dirname "$0")/.."
@@ -119,6 +120,7 @@ wait_for_fewer() { # running tests than this
 }
 
 start_within() { # budget name command...
+	[ -z "${ONLY:-}" ] || grep -qF "$ONLY" <<<"$2" || return 0
 	wait_for_fewer "$jobs"
 	n_started=$((n_started + 1))
 	run_one "$work/$n_started" "$@" &
