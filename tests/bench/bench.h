@@ -7,6 +7,7 @@
 #ifndef OD_TESTS_BENCH_H
 #define OD_TESTS_BENCH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/base/args.h"
@@ -35,6 +36,10 @@ int od_bench_cache_record(int argc, char **argv, struct od_err *err); /* its --r
 int od_bench_tokenize(int argc, char **argv, struct od_err *err);
 int od_bench_wire(int argc, char **argv, struct od_err *err);
 
+/* Sets the options of a command that takes nothing else. help: the flag --help of its table; if it is given, prints
+ * od_bench_usage. */
+OD_MUST_CHECK int od_bench_options(const struct od_arg *table, size_t n_table, int argc, char **argv, const bool *help,
+				   const char *usage, const char *text, struct od_err *err);
 /* Prints "Usage: od-bench <usage>", the description and the options. */
 void od_bench_usage(const char *usage, const char *text, const struct od_arg *table, size_t n_table);
 

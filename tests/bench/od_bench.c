@@ -4,7 +4,6 @@
 #include "common/base/log.h"
 #include "common/base/version.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,6 +31,17 @@ void od_bench_usage(const char *usage, const char *text, const struct od_arg *ta
 	if (table[0].kind != OD_ARG_TITLE)
 		printf("\nOptions:\n");
 	od_args_help(stdout, table, n_table);
+}
+
+int od_bench_options(const struct od_arg *table, size_t n_table, int argc, char **argv, const bool *help,
+		     const char *usage, const char *text, struct od_err *err)
+{
+	size_t n;
+	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
+
+	if (rc == OD_OK && *help)
+		od_bench_usage(usage, text, table, n_table);
+	return rc;
 }
 
 static void list_commands(FILE *f)

@@ -477,22 +477,16 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
-	const size_t n_table = sizeof(table) / sizeof(table[0]);
-	size_t n;
-	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
+	int rc = od_bench_options(
+		table, sizeof(table) / sizeof(table[0]), argc, argv, &o->help, "load [OPTIONS]",
+		"Loads random experts through a worker's readers, schedule and inflaters: published "
+		"bytes per second,\nand for comparison the same readers on the same source without inflaters. "
+		"A paced source is memory\nthat a clock releases at a fixed rate, one request after another, "
+		"without a copy.",
+		err);
 
-	if (rc != OD_OK)
+	if (rc != OD_OK || o->help)
 		return rc;
-	if (o->help) {
-		od_bench_usage(
-			"load [OPTIONS]",
-			"Loads random experts through a worker's readers, schedule and inflaters: published "
-			"bytes per second,\nand for comparison the same readers on the same source without inflaters. "
-			"A paced source is memory\nthat a clock releases at a fixed rate, one request after another, "
-			"without a copy.",
-			table, n_table);
-		return OD_OK;
-	}
 	(void)prctl(PR_SET_TIMERSLACK, 1UL); /* readers of a paced source wake when their bytes are there */
 	rc = run(&b, err);
 	close_bench(&b);

@@ -482,21 +482,15 @@ int od_bench_codec(int argc, char **argv, struct od_err *err)
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
-	const size_t n_table = sizeof(table) / sizeof(table[0]);
-	size_t n;
-	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
+	int rc = od_bench_options(
+		table, sizeof(table) / sizeof(table[0]), argc, argv, &o->help, "codec [OPTIONS]",
+		"Measures bits per weight and the speed of decoding exponents (planes: block by "
+		"block) and of\nassembling weights, into the cache and into memory. For comparison: read "
+		"bandwidth of the core,\nmemcpy and zstd level 3. One core; the input is not in the cache.",
+		err);
 
-	if (rc != OD_OK)
+	if (rc != OD_OK || o->help)
 		return rc;
-	if (o->help) {
-		od_bench_usage(
-			"codec [OPTIONS]",
-			"Measures bits per weight and the speed of decoding exponents (planes: block by "
-			"block) and of\nassembling weights, into the cache and into memory. For comparison: read "
-			"bandwidth of the core,\nmemcpy and zstd level 3. One core; the input is not in the cache.",
-			table, n_table);
-		return OD_OK;
-	}
 	rc = open_bench(&b, err);
 	if (rc == OD_OK)
 		rc = measure_all(&b, err);

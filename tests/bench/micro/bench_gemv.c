@@ -76,16 +76,11 @@ static int parse(struct gemv_options *o, int argc, char **argv, struct od_err *e
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
-	const size_t n_table = sizeof(table) / sizeof(table[0]);
 	uint64_t least = od_cache_bytes() * CACHE_MULTIPLE;
-	size_t n;
-	int rc;
 
 	o->bytes = least > DEFAULT_BYTES ? least : DEFAULT_BYTES;
-	rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
-	if (rc == OD_OK && o->help)
-		od_bench_usage("gemv [OPTIONS]", usage_text, table, n_table);
-	return rc;
+	return od_bench_options(table, sizeof(table) / sizeof(table[0]), argc, argv, &o->help, "gemv [OPTIONS]",
+				usage_text, err);
 }
 
 /* --- the matrix --- */

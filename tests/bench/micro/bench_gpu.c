@@ -59,12 +59,9 @@ static int parse(struct gpu_bench_options *o, int argc, char **argv, struct od_e
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
-	const size_t n_table = sizeof(table) / sizeof(table[0]);
-	size_t n;
-	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
+	int rc = od_bench_options(table, sizeof(table) / sizeof(table[0]), argc, argv, &o->help, "gpu [OPTIONS]",
+				  usage_text, err);
 
-	if (rc == OD_OK && o->help)
-		od_bench_usage("gpu [OPTIONS]", usage_text, table, n_table);
 	if (rc == OD_OK && o->bytes > 0 && o->bytes < LEAST_SIZE)
 		return od_fail(err, OD_ERR_ARG, "--size: expected at least 64KiB, found %llu",
 			       (unsigned long long)o->bytes);

@@ -83,10 +83,9 @@ struct precision_bench {
 
 /* --- the command line --- */
 
-static const char usage[] =
-	"Usage: od-bench precision [OPTIONS]\n\n"
+static const char usage_text[] =
 	"Measures the decode speed of each shadow precision: all resident here, in turns, on the same tokens.\n"
-	"Example: od-bench precision --pack PACK --precision bf16,int8,nf4 --activations f32,int8\n";
+	"Example: od-bench precision --pack PACK --precision bf16,int8,nf4 --activations f32,int8";
 
 static int parse(struct precision_options *o, int argc, char **argv, struct od_err *err)
 {
@@ -126,15 +125,9 @@ static int parse(struct precision_options *o, int argc, char **argv, struct od_e
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
-	const size_t n_table = sizeof(table) / sizeof(table[0]);
-	size_t n;
-	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
 
-	if (rc == OD_OK && o->help) {
-		fputs(usage, stdout);
-		od_args_help(stdout, table, n_table);
-	}
-	return rc;
+	return od_bench_options(table, sizeof(table) / sizeof(table[0]), argc, argv, &o->help, "precision [OPTIONS]",
+				usage_text, err);
 }
 
 static bool is_quantised(enum od_precision p)

@@ -264,26 +264,20 @@ int od_bench_wire(int argc, char **argv, struct od_err *err)
 {
 	struct wire w = { .rounds = 100, .trips = 20 };
 	bool help = false, json = false;
-	size_t n;
 	const struct od_arg table[] = {
 		{ "rounds", OD_ARG_UINT, &w.rounds, "N", "turns of each kind of link; default 100", 1, 1000, NULL },
 		{ "trips", OD_ARG_UINT, &w.trips, "N", "round trips in a turn; default 20", 1, MAX_TRIPS, NULL },
 		{ "json", OD_ARG_FLAG, &json, NULL, "the figures as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &help, NULL, "this text", 0, 0, NULL },
 	};
-	const size_t n_table = sizeof(table) / sizeof(table[0]);
-	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
+	int rc = od_bench_options(
+		table, sizeof(table) / sizeof(table[0]), argc, argv, &help, "wire [OPTIONS]",
+		"Measures the round trip of a RUN and its RESULT over TCP on loopback, without computing\n"
+		"anything: with keys and without, in turns. Prints the 10th percentile, which other\n"
+		"load disturbs least, and the median.",
+		err);
 
-	if (rc != OD_OK)
+	if (rc != OD_OK || help)
 		return rc;
-	if (help) {
-		od_bench_usage(
-			"wire [OPTIONS]",
-			"Measures the round trip of a RUN and its RESULT over TCP on loopback, without computing\n"
-			"anything: with keys and without, in turns. Prints the 10th percentile, which other\n"
-			"load disturbs least, and the median.",
-			table, n_table);
-		return OD_OK;
-	}
 	return run(&w, json, err);
 }

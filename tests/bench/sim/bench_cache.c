@@ -85,25 +85,21 @@ static int parse(struct cache_options *o, int argc, char **argv, struct od_err *
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
-	const size_t n_table = sizeof(table) / sizeof(table[0]);
-	size_t n;
-	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
 
-	if (rc == OD_OK && o->help)
-		od_bench_usage(
-			"cache --routes FILE [OPTIONS]\n       od-bench cache --record FILE --help\n"
-			"       od-bench cache --live --help",
-			"Replays recorded routes through an expert cache on every worker, for each policy and size. Prints\n"
-			"bytes read, residency time and load time per layer. rank: pools by the planner; rank F: only\n"
-			"ready-to-compute experts; belady: evicts with the future known.\n"
-			"Experts are placed as od-main places them: fixed groups; each expert goes to the worker where it\n"
-			"costs least, given the caches; ties go to its home. Belady and the plans place by homes alone, so\n"
-			"that the future does not depend on the cache. Prompts are not replayed. The times without a cache,\n"
-			"for comparison, place experts round-robin.\n"
-			"Example: od-bench cache --record R --pack PACK --prompts tests/bench/prompts.jsonl\n"
-			"         od-bench cache --routes R --workers 4",
-			table, n_table);
-	return rc;
+	return od_bench_options(
+		table, sizeof(table) / sizeof(table[0]), argc, argv, &o->help,
+		"cache --routes FILE [OPTIONS]\n       od-bench cache --record FILE --help\n"
+		"       od-bench cache --live --help",
+		"Replays recorded routes through an expert cache on every worker, for each policy and size. Prints\n"
+		"bytes read, residency time and load time per layer. rank: pools by the planner; rank F: only\n"
+		"ready-to-compute experts; belady: evicts with the future known.\n"
+		"Experts are placed as od-main places them: fixed groups; each expert goes to the worker where it\n"
+		"costs least, given the caches; ties go to its home. Belady and the plans place by homes alone, so\n"
+		"that the future does not depend on the cache. Prompts are not replayed. The times without a cache,\n"
+		"for comparison, place experts round-robin.\n"
+		"Example: od-bench cache --record R --pack PACK --prompts tests/bench/prompts.jsonl\n"
+		"         od-bench cache --routes R --workers 4",
+		err);
 }
 
 static int check(const struct cache_options *o, struct od_err *err)
