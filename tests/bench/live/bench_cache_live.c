@@ -199,8 +199,7 @@ static struct cache_world world_of(const struct live_bench *b, const struct cach
 	};
 }
 
-static int replay(const struct live_bench *b, struct cache_live_run *r, const struct cache_routes *routes,
-		  struct od_err *err)
+static int replay(const struct live_bench *b, struct cache_live_run *r, const char *path, struct od_err *err)
 {
 	/* Bytes that slots hold for the cache. */
 	const uint64_t slots = b->form == OD_FORM_PLAIN ? b->l.slots * b->l.sizes.bytes[OD_CACHE_C] : 0;
@@ -210,33 +209,17 @@ static int replay(const struct live_bench *b, struct cache_live_run *r, const st
 		.state = OD_CACHE_F,
 		.budget_bytes = r->budget != NULL && r->budget->bytes > slots ? r->budget->bytes - slots : 0,
 	};
-	struct cache_world w = world_of(b, routes);
-	struct od_cache_plan *plan = NULL;
-	int rc = cache_world_open(&w, err);
-
-	if (rc == OD_OK && setup.rule == CACHE_RANK) {
-		plan = calloc(w.groups.n_workers, sizeof(*plan));
-		rc = plan == NULL ? od_fail(err, OD_ERR_NOMEM, "plans") : cache_plans(&w, &setup, plan, err);
-	}
-	if (rc == OD_OK)
-		rc = cache_replay(&w, &setup, plan, &r->replay, err);
-	free(plan);
-	cache_world_close(&w);
-	return rc;
-}
-
-static int replay_file(const struct live_bench *b, struct cache_live_run *r, const char *path, struct od_err *err)
-{
-	struct cache_routes routes = { 0 };
-	struct od_routes recorded;
-	int rc = od_routes_load(&recorded, path, err);
+	struct cache_routes routes;
+	struct cache_world w;
+	int rc = cache_routes_load(&routes, path, 1, err);
 
 	if (rc != OD_OK)
 		return rc;
-	rc = cache_routes_from(&routes, &recorded, 1, err);
-	od_routes_fini(&recorded);
+	w = world_of(b, &routes);
+	rc = cache_world_open(&w, err);
 	if (rc == OD_OK)
-		rc = replay(b, r, &routes, err);
+		rc = cache_replay(&w, &setup, &r->replay, err);
+	cache_world_close(&w);
 	cache_routes_fini(&routes);
 	return rc;
 }
@@ -331,7 +314,7 @@ static int run_setting(struct live_bench *b, size_t length, struct cache_live_ru
 	if (route_record_close(&record, &why) != OD_OK && rc == OD_OK)
 		rc = od_fail(err, why.code, "%s", why.msg);
 	if (rc == OD_OK)
-		rc = replay_file(b, run, path, err);
+		rc = replay(b, run, path, err);
 	unlink(path);
 	return rc;
 }

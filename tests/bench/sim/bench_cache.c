@@ -151,13 +151,8 @@ static int parse_budgets(const struct cache_options *o, struct cache_study *s, s
 
 static int load_routes(const struct cache_options *o, struct cache_study *s, struct od_err *err)
 {
-	struct od_routes recorded;
-	int rc = od_routes_load(&recorded, o->routes, err);
+	int rc = cache_routes_load(&s->routes, o->routes, (uint32_t)o->batch, err);
 
-	if (rc != OD_OK)
-		return rc;
-	rc = cache_routes_from(&s->routes, &recorded, (uint32_t)o->batch, err);
-	od_routes_fini(&recorded);
 	if (rc == OD_OK && s->routes.n_decode_steps == 0)
 		rc = od_fail(err, OD_ERR_ARG, "%s: the recording has no decode steps", o->routes);
 	return rc;
@@ -196,17 +191,8 @@ static int replay_one(const struct cache_options *o, struct cache_study *s, size
 		.budget_bytes = s->budget[budget].bytes,
 		.seed = o->seed,
 	};
-	struct od_cache_plan *plan = NULL;
-	int rc = OD_OK;
 
-	if (setup.rule == CACHE_RANK) {
-		plan = calloc(s->world.groups.n_workers, sizeof(*plan));
-		rc = plan == NULL ? od_fail(err, OD_ERR_NOMEM, "plans") : cache_plans(&s->world, &setup, plan, err);
-	}
-	if (rc == OD_OK)
-		rc = cache_replay(&s->world, &setup, plan, &s->result[budget][kind], err);
-	free(plan);
-	return rc;
+	return cache_replay(&s->world, &setup, &s->result[budget][kind], err);
 }
 
 static int replay_all(const struct cache_options *o, struct cache_study *s, struct od_err *err)
@@ -216,7 +202,7 @@ static int replay_all(const struct cache_options *o, struct cache_study *s, stru
 	int rc = cache_world_open(&s->world, err);
 
 	if (rc == OD_OK)
-		rc = cache_replay(&s->world, &none, NULL, &s->cold, err);
+		rc = cache_replay(&s->world, &none, &s->cold, err);
 	recall_progress_begin(&progress, isatty(STDERR_FILENO), s->n_budgets * CACHE_KINDS);
 	for (size_t b = 0; rc == OD_OK && b < s->n_budgets; b++) {
 		for (size_t k = 0; rc == OD_OK && k < CACHE_KINDS; k++) {

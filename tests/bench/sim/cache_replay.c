@@ -129,12 +129,14 @@ void cache_world_close(struct cache_world *w)
 
 /* ---- Plans ---- */
 
-int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct od_cache_plan *plan,
-		struct od_err *err)
+/* For each worker, [n_workers], which the caller frees; all zero for a worker with nothing to plan. */
+static int make_plans(const struct cache_world *w, const struct cache_setup *s, struct od_cache_plan **out,
+		      struct od_err *err)
 {
 	const uint32_t n_experts = w->routes->n_experts;
 	double *f = calloc(n_experts, sizeof(*f));
-	int rc = f != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%u experts", n_experts);
+	struct od_cache_plan *plan = *out = calloc(w->groups.n_workers, sizeof(*plan));
+	int rc = f != NULL && plan != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "plans for %u experts", n_experts);
 
 	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
 		struct od_cache_plan_opts o = {
@@ -146,7 +148,6 @@ int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct
 			.cost = w->cost,
 		};
 
-		plan[i] = (struct od_cache_plan){ 0 };
 		if (o.n_moe == 0)
 			continue;
 		if (!s->planned)
@@ -354,8 +355,9 @@ static void close_replay(struct cache_replay *p)
 	free(p->n);
 }
 
-int cache_replay(const struct cache_world *w, const struct cache_setup *s, const struct od_cache_plan *plan,
-		 struct cache_result *out, struct od_err *err)
+/* plan: NULL: not rank dispatch. */
+static int replay(const struct cache_world *w, const struct cache_setup *s, const struct od_cache_plan *plan,
+		  struct cache_result *out, struct od_err *err)
 {
 	const size_t n = w->groups.n_workers;
 	const bool has_cache = s->budget_bytes > 0;
@@ -385,6 +387,17 @@ int cache_replay(const struct cache_world *w, const struct cache_setup *s, const
 	if (rc == OD_OK)
 		run(&p, plan);
 	close_replay(&p);
+	return rc;
+}
+
+int cache_replay(const struct cache_world *w, const struct cache_setup *s, struct cache_result *out, struct od_err *err)
+{
+	struct od_cache_plan *plan = NULL;
+	int rc = s->rule == CACHE_RANK ? make_plans(w, s, &plan, err) : OD_OK;
+
+	if (rc == OD_OK)
+		rc = replay(w, s, plan, out, err);
+	free(plan);
 	return rc;
 }
 

@@ -71,11 +71,7 @@ struct cache_budget {
 	double percent; /* percent of the published size of all experts, divided by the number of workers */
 };
 
-/* The plans of a setup, one per worker, [n_workers]; all zero for a worker with nothing to plan. */
-OD_MUST_CHECK int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct od_cache_plan *plan,
-			      struct od_err *err);
-/* plan: from cache_plans; NULL: not rank dispatch. */
-OD_MUST_CHECK int cache_replay(const struct cache_world *w, const struct cache_setup *s,
-			       const struct od_cache_plan *plan, struct cache_result *out, struct od_err *err);
+OD_MUST_CHECK int cache_replay(const struct cache_world *w, const struct cache_setup *s, struct cache_result *out,
+			       struct od_err *err);
 
 #endif

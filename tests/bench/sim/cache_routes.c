@@ -146,7 +146,7 @@ static int add_batches(struct conversion *c, uint32_t batch, struct od_err *err)
 	return rc;
 }
 
-int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, uint32_t batch, struct od_err *err)
+static int convert(struct cache_routes *r, const struct od_routes *recorded, uint32_t batch, struct od_err *err)
 {
 	const struct od_route_head *h = &recorded->head;
 	struct conversion c = { .r = r, .from = recorded };
@@ -176,5 +176,17 @@ int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, 
 	free(c.needed);
 	if (rc != OD_OK)
 		cache_routes_fini(r);
+	return rc;
+}
+
+int cache_routes_load(struct cache_routes *r, const char *path, uint32_t batch, struct od_err *err)
+{
+	struct od_routes recorded;
+	int rc = od_routes_load(&recorded, path, err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = convert(r, &recorded, batch, err);
+	od_routes_fini(&recorded);
 	return rc;
 }

@@ -20,10 +20,10 @@ struct cache_routes {
 	uint16_t *expert; /* [n_uses] */
 };
 
-/* Decodes `batch` sequences together, one row of each per step, until each one ends. batch 1: as recorded. A higher one
- * needs a recording with one sequence per step (else OD_ERR_ARG). Prompts' steps are counted but left out. */
-OD_MUST_CHECK int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, uint32_t batch,
-				    struct od_err *err);
+/* Decodes `batch` sequences of a recording (route_file.h) together, one row of each per step, until each one ends.
+ * batch 1: as recorded. A higher one needs a recording with one sequence per step (else OD_ERR_ARG). Prompts' steps are
+ * counted but left out. */
+OD_MUST_CHECK int cache_routes_load(struct cache_routes *r, const char *path, uint32_t batch, struct od_err *err);
 
 void cache_routes_fini(struct cache_routes *r); /* all zero is fine */
 
