@@ -157,7 +157,7 @@ def tokens_of_drafts():
 def refusals():
     for wrong in ("0", "1,,2", "x", "1025", "4,"):
         assert refused("--parallel", "--resident", "--parallel", wrong) == 2
-    assert refused("at most 16 numbers", "--resident", "--parallel", ",".join(["1"] * 17)) == 2
+    assert refused("at most 32 items", "--resident", "--parallel", ",".join(["1"] * 33)) == 2
     assert refused("each of 5 texts at once, found 4", "--resident", "--parallel", "1,5", "--prompts", prompts_file(4)) == 2
     assert refused("leave --baseline out", "--local", 1, "--parallel", 2, "--baseline", "resident") == 2
 

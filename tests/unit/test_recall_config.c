@@ -19,27 +19,57 @@ static void assert_says(const struct od_err *err, const char *words)
 
 static void lists_of_names(void **state)
 {
-	int out[RECALL_LIST_MAX];
+	int out[OD_LIST_MAX];
 	struct od_err err;
 	size_t n;
 
 	(void)state;
-	assert_int_equal(recall_parse_list("colour", "blue-64,red", colours, out, &n, &err), OD_OK);
+	assert_int_equal(od_list_choices("colour", "blue-64,red", colours, out, &n, &err), OD_OK);
 	assert_int_equal(n, 2);
 	assert_int_equal(out[0], 2);
 	assert_int_equal(out[1], 0);
-	assert_int_equal(recall_parse_list("colour", "green", colours, out, &n, &err), OD_OK);
+	assert_int_equal(od_list_choices("colour", "green", colours, out, &n, &err), OD_OK);
 	assert_int_equal(n, 1);
-	assert_int_equal(recall_parse_list("colour", "green,mauve", colours, out, &n, &err), OD_ERR_ARG);
+	assert_int_equal(od_list_choices("colour", "green,mauve", colours, out, &n, &err), OD_ERR_ARG);
 	assert_int_equal(n, 0);
 	assert_says(&err, "--colour: found \"mauve\"");
 	assert_says(&err, "red, green, blue-64");
-	assert_int_equal(recall_parse_list("colour", "red,", colours, out, &n, &err), OD_ERR_ARG);
+	assert_int_equal(od_list_choices("colour", "red,", colours, out, &n, &err), OD_ERR_ARG);
 	assert_says(&err, "found \"\"");
-	assert_int_equal(recall_parse_list("colour", "", colours, out, &n, &err), OD_ERR_ARG);
-	assert_int_equal(recall_parse_list("colour", "red,red", colours, out, &n, &err), OD_ERR_ARG);
+	assert_int_equal(od_list_choices("colour", "", colours, out, &n, &err), OD_ERR_ARG);
+	assert_int_equal(od_list_choices("colour", "red,red", colours, out, &n, &err), OD_ERR_ARG);
 	assert_says(&err, "\"red\" is listed twice");
-	assert_int_equal(recall_parse_list("colour", "Red", colours, out, &n, &err), OD_ERR_ARG);
+	assert_int_equal(od_list_choices("colour", "Red", colours, out, &n, &err), OD_ERR_ARG);
+}
+
+static void lists_of_numbers(void **state)
+{
+	static char longest[5000], many[2 * OD_LIST_MAX + 2];
+	uint64_t out[OD_LIST_MAX];
+	struct od_err err;
+	size_t n;
+
+	(void)state;
+	assert_int_equal(od_list_numbers("most", "16,1,4", 1, 16, out, &n, &err), OD_OK);
+	assert_int_equal(n, 3);
+	assert_int_equal(out[0], 16);
+	assert_int_equal(out[1], 1);
+	assert_int_equal(out[2], 4);
+	assert_int_equal(od_list_numbers("most", "1,17", 1, 16, out, &n, &err), OD_ERR_ARG);
+	assert_says(&err, "--most");
+	assert_says(&err, "17");
+	assert_int_equal(od_list_numbers("most", "1,,2", 1, 16, out, &n, &err), OD_ERR_ARG);
+	for (size_t i = 0; i < OD_LIST_MAX; i++)
+		memcpy(many + 2 * i, "1,", 2);
+	many[2 * OD_LIST_MAX - 1] = '\0';
+	assert_int_equal(od_list_numbers("most", many, 1, 16, out, &n, &err), OD_OK);
+	assert_int_equal(n, OD_LIST_MAX);
+	memcpy(many + 2 * OD_LIST_MAX - 1, ",1", 3);
+	assert_int_equal(od_list_numbers("most", many, 1, 16, out, &n, &err), OD_ERR_ARG);
+	assert_says(&err, "at most 32");
+	memset(longest, '1', sizeof(longest) - 1);
+	assert_int_equal(od_list_numbers("most", longest, 1, 16, out, &n, &err), OD_ERR_ARG);
+	assert_says(&err, "less than 4096");
 }
 
 static void lists_of_alignments(void **state)
@@ -49,8 +79,8 @@ static void lists_of_alignments(void **state)
 					   "T-1_KV1", "T1_KV1,",    "T1_KV1000001",
 					   "T 1_KV1", "T1_KV1_KV2", "T11111111111111111111111111_KV1",
 					   "" };
-	struct recall_align out[RECALL_LIST_MAX];
-	char many[RECALL_LIST_MAX * 12] = "";
+	struct recall_align out[OD_LIST_MAX];
+	char many[OD_LIST_MAX * 12] = "";
 	struct od_err err;
 	size_t n;
 
@@ -67,7 +97,7 @@ static void lists_of_alignments(void **state)
 	}
 	assert_int_equal(recall_parse_align("align", "T1_KV1,T2_KV2,T1_KV1", out, &n, &err), OD_ERR_ARG);
 	assert_says(&err, "\"T1_KV1\" is listed twice");
-	for (int i = 0; i <= RECALL_LIST_MAX; i++)
+	for (int i = 0; i <= OD_LIST_MAX; i++)
 		snprintf(many + strlen(many), sizeof(many) - strlen(many), "%sT%d_KV1", i > 0 ? "," : "", i);
 	assert_int_equal(recall_parse_align("align", many, out, &n, &err), OD_ERR_ARG);
 	assert_says(&err, "at most 32");
@@ -101,6 +131,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lists_of_names),
+		cmocka_unit_test(lists_of_numbers),
 		cmocka_unit_test(lists_of_alignments),
 		cmocka_unit_test(configurations_stand_once),
 	};

@@ -5,9 +5,9 @@
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_list.h"
 #include "tests/bench/bench_draw.h"
 #include "tests/bench/live/load_run.h"
-#include "tests/bench/live/recall_config.h"
 #include "tests/bench/report/bench_stats.h"
 #include "tests/bench/report/bench_table.h"
 #include "worker-node/schedule.h"
@@ -19,12 +19,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#define MAX_PACKS 8
-#define MAX_RATES 8
-#define MAX_THREADS 8 /* numbers of them */
-#define MAX_SOURCES (2 + MAX_RATES)
 #define MAX_ROUNDS 1000
-#define ITEM_BYTES 64
 #define MAX_BUFS ODW_MAX_SLOTS
 
 struct load_options {
@@ -36,7 +31,7 @@ struct load_options {
 struct load_bench_source {
 	enum load_kind kind;
 	double bytes_per_ns;
-	char name[ITEM_BYTES];
+	char name[64];
 };
 
 struct load_model {
@@ -55,10 +50,10 @@ struct load_line {
 
 struct load_bench {
 	struct load_options opt;
-	struct load_model model[MAX_PACKS];
-	struct load_bench_source source[MAX_SOURCES];
-	unsigned n_inflaters[MAX_THREADS];
-	int form[RECALL_LIST_MAX];
+	struct load_model model[OD_LIST_MAX];
+	struct load_bench_source source[OD_LIST_MAX + OD_LIST_MAX]; /* paced ones, others */
+	uint64_t n_inflaters[OD_LIST_MAX];
+	int form[OD_LIST_MAX];
 	size_t n_models, n_sources, n_threads, n_forms, n_lines;
 	struct load_line *line;
 	struct od_device *device; /* where the buffers lie */
@@ -68,30 +63,17 @@ struct load_bench {
 
 /* ---- The command line ---- */
 
-/* The next item of a list with commas; false: there is none. */
-static bool next_item(const char **list, char item[ITEM_BYTES])
-{
-	size_t n = strcspn(*list, ",");
-
-	if (**list == '\0')
-		return false;
-	snprintf(item, ITEM_BYTES, "%.*s", (int)n, *list);
-	*list += n + ((*list)[n] == ',');
-	return true;
-}
-
 static int add_paces(struct load_bench *b, struct od_err *err)
 {
-	const char *list = b->opt.paces;
-	char item[ITEM_BYTES];
+	struct od_list list;
+	int rc = od_list_split(&list, "pace", b->opt.paces, err);
 
-	for (size_t n = 0; next_item(&list, item); n++) {
-		struct load_bench_source *s = &b->source[b->n_sources];
+	for (size_t i = 0; rc == OD_OK && i < list.n; i++) {
+		struct load_bench_source *s = &b->source[b->n_sources++];
+		char *item = list.item[i];
 		size_t len = strlen(item);
 		uint64_t bytes;
 
-		if (n == MAX_RATES)
-			return od_fail(err, OD_ERR_ARG, "--pace: expected at most %d rates", MAX_RATES);
 		*s = (struct load_bench_source){ .kind = LOAD_PACED };
 		snprintf(s->name, sizeof(s->name), "%s", item);
 		if (len > 2 && strcmp(item + len - 2, "/s") == 0)
@@ -99,16 +81,15 @@ static int add_paces(struct load_bench *b, struct od_err *err)
 		if (od_parse_size(item, &bytes, err) != OD_OK || bytes == 0)
 			return od_fail(err, OD_ERR_ARG, "--pace: expected a rate like 3.5GB/s, found \"%s\"", s->name);
 		s->bytes_per_ns = (double)bytes / OD_NS_PER_S;
-		b->n_sources++;
 	}
-	return OD_OK;
+	return rc;
 }
 
 static int plan_sources(struct load_bench *b, struct od_err *err)
 {
-	int kind[RECALL_LIST_MAX];
+	int kind[OD_LIST_MAX];
 	size_t n;
-	int rc = recall_parse_list("source", b->opt.sources, load_kind_names, kind, &n, err);
+	int rc = od_list_choices("source", b->opt.sources, load_kind_names, kind, &n, err);
 
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {
 		if (kind[i] == LOAD_PACED) {
@@ -116,27 +97,9 @@ static int plan_sources(struct load_bench *b, struct od_err *err)
 			continue;
 		}
 		b->source[b->n_sources].kind = (enum load_kind)kind[i];
-		snprintf(b->source[b->n_sources++].name, ITEM_BYTES, "%s", load_kind_names[kind[i]]);
+		snprintf(b->source[b->n_sources++].name, sizeof(b->source[0].name), "%s", load_kind_names[kind[i]]);
 	}
 	return rc;
-}
-
-static int plan_threads(struct load_bench *b, struct od_err *err)
-{
-	const char *list = b->opt.load_threads;
-	char item[ITEM_BYTES];
-
-	while (next_item(&list, item)) {
-		uint64_t n;
-		int rc = od_parse_u64(item, 1, ODW_MAX_LOADERS, &n, err);
-
-		if (rc != OD_OK)
-			return od_fail_within(err, "--load-threads");
-		if (b->n_threads == MAX_THREADS)
-			return od_fail(err, OD_ERR_ARG, "--load-threads: expected at most %d numbers", MAX_THREADS);
-		b->n_inflaters[b->n_threads++] = (unsigned)n;
-	}
-	return OD_OK;
 }
 
 /* ---- Packs ---- */
@@ -172,25 +135,19 @@ static int draw_experts(const struct load_bench *b, struct load_model *m, struct
 
 static int open_packs(struct load_bench *b, struct od_err *err)
 {
-	char *names = strdup(b->opt.packs != NULL ? b->opt.packs : ""), *rest = names, *name;
-	int rc = names != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "packs");
+	struct od_list list;
+	int rc = od_list_split(&list, "pack", b->opt.packs != NULL ? b->opt.packs : "", err);
 
-	while (rc == OD_OK && (name = strsep(&rest, ",")) != NULL) {
-		struct load_model *m = &b->model[b->n_models];
+	for (size_t k = 0; rc == OD_OK && k < list.n; k++) {
+		struct load_model *m = &b->model[b->n_models++];
 
-		if (b->n_models == MAX_PACKS)
-			rc = od_fail(err, OD_ERR_ARG, "--pack: expected at most %d packs", MAX_PACKS);
-		else
-			rc = od_pack_open(&m->pack, name[0] != '\0' ? name : NULL, err);
-		if (rc != OD_OK)
-			break;
-		b->n_models++;
-		rc = draw_experts(b, m, err);
+		rc = od_pack_open(&m->pack, list.item[k][0] != '\0' ? list.item[k] : NULL, err);
+		if (rc == OD_OK)
+			rc = draw_experts(b, m, err);
 		for (size_t i = 0; rc == OD_OK && i < b->n_sources; i++)
 			if (b->source[i].kind == LOAD_PACED)
 				rc = load_experts_read(m->pack, b->device, m->expert, b->opt.experts, err);
 	}
-	free(names);
 	return rc;
 }
 
@@ -272,7 +229,7 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 		const struct load_line l = { .source = &b->source[i / b->n_threads / b->n_forms / b->n_models],
 					     .model = &b->model[i / b->n_threads / b->n_forms % b->n_models],
 					     .form = (enum od_form)b->form[i / b->n_threads % b->n_forms],
-					     .n_inflaters = b->n_inflaters[i % b->n_threads] };
+					     .n_inflaters = (unsigned)b->n_inflaters[i % b->n_threads] };
 
 		if (od_pack_can_form(l.model->pack, l.form, NULL) != OD_OK)
 			continue;
@@ -407,9 +364,10 @@ static int run(struct load_bench *b, struct od_err *err)
 	int rc = plan_sources(b, err);
 
 	if (rc == OD_OK)
-		rc = plan_threads(b, err);
+		rc = od_list_numbers("load-threads", b->opt.load_threads, 1, ODW_MAX_LOADERS, b->n_inflaters,
+				     &b->n_threads, err);
 	if (rc == OD_OK)
-		rc = recall_parse_list("form", b->opt.forms, od_form_names, b->form, &b->n_forms, err);
+		rc = od_list_choices("form", b->opt.forms, od_form_names, b->form, &b->n_forms, err);
 	if (rc == OD_OK)
 		rc = od_device_open(&b->device, b->opt.device, OD_CPU_AUTO, 1, "od-bench", err);
 	if (rc == OD_OK && od_device_cards(b->device) > 1)

@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/pack/load/dense_load.h"
+#include "tests/bench/bench_list.h"
 #include "tests/bench/live/parallel_texts.h"
 #include "tests/bench/report/bench_stats.h"
 
@@ -18,7 +19,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_NUMBERS 16
 #define READING_SHARE 10 /* reading memory takes about a tenth of the time */
 
 /* One number of texts, in one round. */
@@ -35,7 +35,8 @@ struct parallel_round {
 
 struct parallel_bench {
 	const struct decode_options *opt;
-	size_t number[MAX_NUMBERS], n_numbers, most, least; /* least: its index */
+	uint64_t number[OD_LIST_MAX];
+	size_t n_numbers, most, least; /* least: its index */
 	struct odm_main_node *node;
 	struct odm_engine *engine;
 	struct od_prompts prompts;
@@ -57,27 +58,12 @@ struct parallel_bench {
 
 static int parse_numbers(struct parallel_bench *b, struct od_err *err)
 {
-	char *list = strdup(b->opt->parallel), *rest = list, *item;
-	int rc = list != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "--parallel");
+	int rc = od_list_numbers("parallel", b->opt->parallel, 1, ODM_MAX_PARALLEL, b->number, &b->n_numbers, err);
 
-	while (rc == OD_OK && (item = strsep(&rest, ",")) != NULL) {
-		uint64_t n;
-
-		if (b->n_numbers == MAX_NUMBERS) {
-			rc = od_fail(err, OD_ERR_ARG, "--parallel: expected at most %d numbers", MAX_NUMBERS);
-			break;
-		}
-		rc = od_parse_u64(item, 1, ODM_MAX_PARALLEL, &n, err);
-		if (rc != OD_OK) {
-			rc = od_fail_within(err, "--parallel");
-			break;
-		}
-		b->number[b->n_numbers] = n;
-		b->most = n > b->most ? n : b->most;
-		b->least = n < b->number[b->least] ? b->n_numbers : b->least;
-		b->n_numbers++;
+	for (size_t i = 0; rc == OD_OK && i < b->n_numbers; i++) {
+		b->most = b->number[i] > b->most ? b->number[i] : b->most;
+		b->least = b->number[i] < b->number[b->least] ? i : b->least;
 	}
-	free(list);
 	return rc;
 }
 
@@ -240,8 +226,8 @@ static int measure_all(struct parallel_bench *b, struct od_err *err)
 		memset(b->written, 0, b->most * sizeof(*b->written));
 		for (size_t k = 0; rc == OD_OK && k < b->n_numbers; k++) {
 			if (progress)
-				fprintf(stderr, "\rround %zu of %llu, %4zu at once", run + 1,
-					(unsigned long long)b->opt->runs, b->number[k]);
+				fprintf(stderr, "\rround %zu of %llu, %4llu at once", run + 1,
+					(unsigned long long)b->opt->runs, (unsigned long long)b->number[k]);
 			rc = measure(b, run, k, err);
 		}
 	}

@@ -94,10 +94,9 @@ static int parse(struct recall_options *o, int argc, char **argv, struct od_err 
 				     usage, err);
 }
 
-static int parse_predictors(const struct recall_options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+static int parse_predictors(const struct recall_options *o, int out[OD_LIST_MAX], size_t *n, struct od_err *err)
 {
-	int rc = recall_parse_list("predictor", o->predictor != NULL ? o->predictor : "shadow", rival_names, out, n,
-				   err);
+	int rc = od_list_choices("predictor", o->predictor != NULL ? o->predictor : "shadow", rival_names, out, n, err);
 
 	if (rc == OD_OK)
 		for (size_t i = 0; i < *n; i++) {
@@ -124,7 +123,7 @@ static int check_served(const struct recall_options *o, struct od_err *err)
 
 static int choose_align(struct recall_options *o, struct od_err *err)
 {
-	struct recall_align list[RECALL_LIST_MAX];
+	struct recall_align list[OD_LIST_MAX];
 	size_t n;
 	int rc;
 
@@ -143,14 +142,14 @@ static int choose_align(struct recall_options *o, struct od_err *err)
 /* A list that must have one item, or none was given: then -1. */
 static int parse_one(const char *option, const char *text, const char *const *choices, int *out, struct od_err *err)
 {
-	int list[RECALL_LIST_MAX];
+	int list[OD_LIST_MAX];
 	size_t n;
 	int rc;
 
 	*out = -1;
 	if (text == NULL)
 		return OD_OK;
-	rc = recall_parse_list(option, text, choices, list, &n, err);
+	rc = od_list_choices(option, text, choices, list, &n, err);
 	if (rc == OD_OK && n != 1)
 		rc = od_fail(err, OD_ERR_ARG, "--%s: a cluster has one; found \"%s\"", option, text);
 	if (rc == OD_OK)
@@ -216,7 +215,7 @@ static int choose_shadow(struct recall_options *o, struct child_args *a, int *pr
 static int check_live(struct recall_options *o, struct child_args *a, int *precision, struct od_err *err)
 {
 	struct odm_main_opts *e = &o->engine.opts;
-	int rc, predictors[RECALL_LIST_MAX];
+	int rc, predictors[OD_LIST_MAX];
 	size_t n;
 	const char *alone = o->dump != NULL ? "dump" : o->sweep >= 0 ? "sweep" : o->served ? "served" : NULL;
 
@@ -264,7 +263,7 @@ static const char *cluster_only(const struct odm_main_opts *e)
 }
 
 /* Lists the quantised precisions that the pack has, for a sweep. */
-static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+static int precisions_of_pack(const char *dir, int out[OD_LIST_MAX], size_t *n, struct od_err *err)
 {
 	struct od_pack *p;
 	int rc = od_pack_open(&p, dir, err);
@@ -290,19 +289,19 @@ static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t 
 	return rc;
 }
 
-static int list_precisions(const struct recall_options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+static int list_precisions(const struct recall_options *o, int out[OD_LIST_MAX], size_t *n, struct od_err *err)
 {
 	if (o->precision == NULL && o->sweep >= 0)
 		return precisions_of_pack(o->engine.opts.engine.pack, out, n, err);
-	return recall_parse_list("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, out, n,
-				 err);
+	return od_list_choices("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, out, n,
+			       err);
 }
 
 /* Every precision of the experts with every one of attention. */
 static int list_choices(const struct recall_options *o, struct od_shadow_choice choice[RECALL_CONFIGS_MAX], size_t *n,
 			struct od_err *err)
 {
-	int experts[RECALL_LIST_MAX], dense[RECALL_LIST_MAX];
+	int experts[OD_LIST_MAX], dense[OD_LIST_MAX];
 	const char *dense_names[OD_N_PRECISIONS + 2] = { "same" };
 	size_t n_experts, n_dense = 0;
 	int rc = list_precisions(o, experts, &n_experts, err);
@@ -310,8 +309,8 @@ static int list_choices(const struct recall_options *o, struct od_shadow_choice 
 	*n = 0;
 	memcpy(dense_names + 1, od_precision_names, OD_N_PRECISIONS * sizeof(*dense_names));
 	if (rc == OD_OK)
-		rc = recall_parse_list("dense-precision", o->dense_precision != NULL ? o->dense_precision : "same",
-				       dense_names, dense, &n_dense, err);
+		rc = od_list_choices("dense-precision", o->dense_precision != NULL ? o->dense_precision : "same",
+				     dense_names, dense, &n_dense, err);
 	if (rc == OD_OK)
 		for (size_t i = 0; i < n_experts; i++) {
 			for (size_t k = 0; k < n_dense; k++)
@@ -326,10 +325,10 @@ static int list_choices(const struct recall_options *o, struct od_shadow_choice 
 
 static int list_configs(const struct recall_options *o, struct recall_configs *c, struct od_err *err)
 {
-	int predictor[RECALL_LIST_MAX];
+	int predictor[OD_LIST_MAX];
 	size_t n_choice, n_align, n_predictor;
 	struct od_shadow_choice choice[RECALL_CONFIGS_MAX];
-	struct recall_align align[RECALL_LIST_MAX];
+	struct recall_align align[OD_LIST_MAX];
 	int rc = list_choices(o, choice, &n_choice, err);
 
 	if (rc == OD_OK && o->sweep >= 0)

@@ -5,63 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The next item of a comma-separated list; false: there is none. */
-static bool next_item(const char **at, char *item, size_t size)
-{
-	size_t n;
-
-	if (*at == NULL)
-		return false;
-	n = strcspn(*at, ",");
-	snprintf(item, size, "%.*s", (int)(n < size ? n : size - 1), *at);
-	*at = (*at)[n] == ',' ? *at + n + 1 : NULL;
-	return true;
-}
-
-static int too_many(const char *option, struct od_err *err)
-{
-	return od_fail(err, OD_ERR_ARG, "--%s: expected at most %d items", option, RECALL_LIST_MAX);
-}
-
-/* "bf16, int8" */
-static void join(char *buf, size_t size, const char *const *names)
-{
-	size_t at = 0;
-
-	buf[0] = '\0';
-	for (size_t i = 0; names[i] != NULL && at < size; i++)
-		at += (size_t)snprintf(buf + at, size - at, "%s%s", i > 0 ? ", " : "", names[i]);
-}
-
-int recall_parse_list(const char *option, const char *text, const char *const *choices, int out[RECALL_LIST_MAX],
-		      size_t *n, struct od_err *err)
-{
-	char item[64], known[400];
-	size_t have = 0;
-
-	*n = 0;
-	while (next_item(&text, item, sizeof(item))) {
-		int i = 0;
-
-		while (choices[i] != NULL && strcmp(choices[i], item) != 0)
-			i++;
-		join(known, sizeof(known), choices);
-		if (choices[i] == NULL)
-			return od_fail(err, OD_ERR_ARG,
-				       "--%s: found \"%s\"; expected a list, divided by commas, of: %s", option, item,
-				       known);
-		for (size_t k = 0; k < have; k++) {
-			if (out[k] == i)
-				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" is listed twice", option, item);
-		}
-		if (have == RECALL_LIST_MAX)
-			return too_many(option, err);
-		out[have++] = i;
-	}
-	*n = have;
-	return OD_OK;
-}
-
 /* "T1_KV16" to the letter. */
 static bool read_align(const char *item, struct recall_align *a)
 {
@@ -79,14 +22,17 @@ static bool read_align(const char *item, struct recall_align *a)
 	return true;
 }
 
-int recall_parse_align(const char *option, const char *text, struct recall_align out[RECALL_LIST_MAX], size_t *n,
+int recall_parse_align(const char *option, const char *text, struct recall_align out[OD_LIST_MAX], size_t *n,
 		       struct od_err *err)
 {
-	char item[64];
-	size_t have = 0;
+	struct od_list list;
+	int rc = od_list_split(&list, option, text, err);
 
 	*n = 0;
-	while (next_item(&text, item, sizeof(item))) {
+	if (rc != OD_OK)
+		return rc;
+	for (size_t at = 0; at < list.n; at++) {
+		const char *item = list.item[at];
 		struct recall_align a;
 
 		if (!read_align(item, &a))
@@ -94,15 +40,13 @@ int recall_parse_align(const char *option, const char *text, struct recall_align
 				       "--%s: found \"%s\"; expected T<i>_KV<j>, for example T1_KV4: the token "
 				       "every i steps, KV every j steps, 0: never, at most %d",
 				       option, item, RECALL_PERIOD_MAX);
-		for (size_t k = 0; k < have; k++) {
+		for (size_t k = 0; k < at; k++) {
 			if (out[k].token == a.token && out[k].kv == a.kv)
 				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" is listed twice", option, item);
 		}
-		if (have == RECALL_LIST_MAX)
-			return too_many(option, err);
-		out[have++] = a;
+		out[at] = a;
 	}
-	*n = have;
+	*n = list.n;
 	return OD_OK;
 }
 

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "common/pack/shadow/shadow_load.h"
+#include "tests/bench/bench_list.h"
 
-#define RECALL_LIST_MAX 32
 #define RECALL_CONFIGS_MAX 256
 #define RECALL_PERIOD_MAX 1000000
 
@@ -32,12 +32,8 @@ struct recall_configs {
 	size_t n;
 };
 
-/* "int8,nf4": indices into choices (which end with NULL), each once. The error names the option, the item and the
- * choices. *n is 0 unless OD_OK. */
-OD_MUST_CHECK int recall_parse_list(const char *option, const char *text, const char *const *choices,
-				    int out[RECALL_LIST_MAX], size_t *n, struct od_err *err);
 /* "T1_KV1,T1_KV4,T0_KV0" */
-OD_MUST_CHECK int recall_parse_align(const char *option, const char *text, struct recall_align out[RECALL_LIST_MAX],
+OD_MUST_CHECK int recall_parse_align(const char *option, const char *text, struct recall_align out[OD_LIST_MAX],
 				     size_t *n, struct od_err *err);
 
 /* Appends a configuration unless the list has it already. */

@@ -7,7 +7,7 @@
 #include "common/base/mem.h"
 #include "common/compute/cpu/cpu.h"
 #include "tests/bench/bench.h"
-#include "tests/bench/live/recall_config.h"
+#include "tests/bench/bench_list.h"
 #include "tests/bench/micro/bandwidth.h"
 #include "tests/bench/micro/codec_data.h"
 #include "tests/bench/report/bench_stats.h"
@@ -237,7 +237,7 @@ static int list_cpus(const struct codec_options *o, int *cpu, size_t *n, struct 
 
 	*n = 0;
 	if (o->cpu != NULL) {
-		rc = recall_parse_list("cpu", o->cpu, od_cpu_names, cpu, n, err);
+		rc = od_list_choices("cpu", o->cpu, od_cpu_names, cpu, n, err);
 		for (size_t i = 0; rc == OD_OK && i < *n; i++)
 			rc = od_backend_cpu(&be, (enum od_cpu)cpu[i], OD_PROFILE_F32, err);
 		return rc;
@@ -250,10 +250,10 @@ static int list_cpus(const struct codec_options *o, int *cpu, size_t *n, struct 
 
 static int plan_lines(struct codec_bench *b, struct od_err *err)
 {
-	int codec[RECALL_LIST_MAX], cpu[RECALL_LIST_MAX];
+	int codec[OD_LIST_MAX], cpu[OD_LIST_MAX];
 	size_t n_codecs, n_cpus;
-	int rc = recall_parse_list("codec", b->opt.codec != NULL ? b->opt.codec : "zstd-3,raw,zstd,lz4,planes",
-				   codec_bench_names, codec, &n_codecs, err);
+	int rc = od_list_choices("codec", b->opt.codec != NULL ? b->opt.codec : "zstd-3,raw,zstd,lz4,planes",
+				 codec_bench_names, codec, &n_codecs, err);
 
 	if (rc == OD_OK)
 		rc = list_cpus(&b->opt, cpu, &n_cpus, err);
@@ -419,9 +419,9 @@ static int measure_dtype(struct codec_bench *b, enum od_dtype dtype, struct od_e
 static int measure_all(struct codec_bench *b, struct od_err *err)
 {
 	const char *all = b->pack != NULL ? "bf16,f16,f32,f8_e4m3,f8_e5m2" : "bf16,f16,f32,int8";
-	int dtype[RECALL_LIST_MAX];
+	int dtype[OD_LIST_MAX];
 	size_t n;
-	int rc = recall_parse_list("dtype", b->opt.dtype != NULL ? b->opt.dtype : all, dtype_names, dtype, &n, err);
+	int rc = od_list_choices("dtype", b->opt.dtype != NULL ? b->opt.dtype : all, dtype_names, dtype, &n, err);
 
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {
 		rc = measure_dtype(b, dtypes[dtype[i]], err);

@@ -152,17 +152,17 @@ static int add_variant(struct precision_bench *b, const struct od_shadow_choice 
 static int plan(struct precision_bench *b, struct od_err *err)
 {
 	const struct precision_options *o = &b->opt;
-	int precision[RECALL_LIST_MAX], act[RECALL_LIST_MAX], form[RECALL_LIST_MAX];
+	int precision[OD_LIST_MAX], act[OD_LIST_MAX], form[OD_LIST_MAX];
 	size_t n_precision, n_act, n_form;
-	int rc = recall_parse_list("precision", o->precision != NULL ? o->precision : "bf16,int8,nf4",
-				   od_precision_names, precision, &n_precision, err);
+	int rc = od_list_choices("precision", o->precision != NULL ? o->precision : "bf16,int8,nf4", od_precision_names,
+				 precision, &n_precision, err);
 
 	if (rc == OD_OK)
-		rc = recall_parse_list("activations", o->activations != NULL ? o->activations : "f32", activation_names,
-				       act, &n_act, err);
+		rc = od_list_choices("activations", o->activations != NULL ? o->activations : "f32", activation_names,
+				     act, &n_act, err);
 	if (rc == OD_OK)
-		rc = recall_parse_list("resident-form", o->forms != NULL ? o->forms : "bf16", od_form_names, form,
-				       &n_form, err);
+		rc = od_list_choices("resident-form", o->forms != NULL ? o->forms : "bf16", od_form_names, form,
+				     &n_form, err);
 	if (rc != OD_OK)
 		return rc;
 	for (size_t i = 0; i < n_precision; i++) {
