@@ -18,7 +18,7 @@ libodb_SRCS += $(addprefix tests/bench/live/,ablate_plan.c bench_ablate.c bench_
 	recall_sweep.c route_record.c)
 
 # sim: clusters and caches in virtual time, with rules that nothing but od-bench has.
-libodb_SRCS += $(addprefix tests/bench/sim/,bench_cache.c cache_replay.c cache_routes.c cache_rule.c recall_served.c \
+libodb_SRCS += $(addprefix tests/bench/sim/,bench_cache.c cache_budget.c cache_replay.c cache_routes.c cache_rule.c recall_served.c \
 	recall_tape.c route_file.c served_sim.c)
 
 # report: tables; draw_plots.py draws pictures of them. synth: models of any size.

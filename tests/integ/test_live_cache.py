@@ -181,7 +181,7 @@ def a_replay_knows_what_a_worker_does():
             for what in "uses", "bytes":
                 assert abs(x[f"missed_{what}_percent"] - x[f"replayed_missed_{what}_percent"]) < 4, x
     for args, words in ((["--budget", "101%"], "found \"101%\""), (["--policies", "belady"], "found \"belady\""),
-                        (["--tokens", "1"], "found \"1\""),
+                        (["--tokens", "1"], "--tokens: expected 2 to "),
                         (["--budget", "900TiB", "--local", 1, "--limit", 1, "--tokens", 2, "--predictor", "none"],
                          "it was started with --slots=1 ")):
         err = tool("od-bench", "cache", "--live", "--pack", pack(), "--prompts", "tests/bench/prompts.jsonl", *args,

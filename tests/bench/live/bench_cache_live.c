@@ -29,7 +29,6 @@
 #define DEFAULT_POLICIES "rank,lru"
 #define DEFAULT_TOKENS "128"
 #define DEFAULT_LOAD_MS 5
-#define MAX_LENGTHS 8
 #define USUAL_CHECK_GBPS 50.0 /* checks of planes; beside paced loads both are nothing */
 #define USUAL_INFLATE_GBPS 3.5
 
@@ -47,8 +46,8 @@ struct live_bench {
 	struct od_pack *pack;
 	enum od_form form;
 	struct od_prompts prompts;
-	uint64_t length[MAX_LENGTHS];
-	int policy[MAX_LENGTHS]; /* enum od_cache_policy */
+	uint64_t length[OD_LIST_MAX];
+	int policy[OD_LIST_MAX]; /* enum od_cache_policy */
 	size_t n_lengths, n_policies;
 	struct odm_result *first; /* [n_lengths][n_prompts] what all others must write, too */
 	struct recall_progress progress;
@@ -111,59 +110,18 @@ static int parse(struct cache_live_options *o, int argc, char **argv, struct od_
 		err);
 }
 
-static int parse_budget(const struct live_bench *b, const char *text, struct cache_budget *to, struct od_err *err)
+static int parse_lists(struct live_bench *b, struct od_err *err)
 {
 	const struct od_config *cfg = od_pack_config(b->pack);
-	const double published =
-		(double)od_pack_expert_raw_bytes(b->pack) * cfg->n_moe * cfg->n_experts / (double)b->opt.engine.local;
-	char *end;
-	int rc = OD_OK;
+	const double published = (double)od_pack_expert_raw_bytes(b->pack) * cfg->n_moe * cfg->n_experts;
+	int rc = cache_budgets_parse(&b->l.budgets, b->opt.budgets, published / (double)b->opt.engine.local, 1u << 20,
+				     err);
 
-	to->percent = strtod(text, &end);
-	if (end != text && strcmp(end, "%") == 0)
-		to->bytes = to->percent > 0 && to->percent <= 100 ? (uint64_t)(published * to->percent / 100) : 0;
-	else
-		rc = od_parse_size(text, &to->bytes, err);
-	to->bytes = (to->bytes + (1u << 19)) >> 20 << 20;
-	to->percent = 100 * (double)to->bytes / published;
-	if (rc != OD_OK || to->bytes == 0)
-		return od_fail(err, OD_ERR_ARG, "--budget: expected sizes or shares of at least 1 MiB, found \"%s\"",
-			       text);
-	return OD_OK;
-}
-
-static int parse_item(struct live_bench *b, const char *option, const char *item, size_t *n, struct od_err *err)
-{
-	struct cache_live *l = &b->l;
-	char *end;
-
-	if (*n == (option[0] == 'b' ? CACHE_BUDGETS : MAX_LENGTHS))
-		return od_fail(err, OD_ERR_ARG, "--%s: too many", option);
-	if (option[0] == 'b')
-		return parse_budget(b, item, &l->budget[(*n)++], err);
-	if (option[0] == 't') {
-		b->length[(*n)++] = strtoul(item, &end, 10);
-		return *end == '\0' && b->length[*n - 1] >= 2 ?
-			       OD_OK :
-			       od_fail(err, OD_ERR_ARG, "--tokens: expected numbers from 2 on, found \"%s\"", item);
-	}
-	for (int i = 0; od_cache_policy_names[i] != NULL; i++) {
-		if (strcmp(od_cache_policy_names[i], item) == 0) {
-			b->policy[(*n)++] = i;
-			return OD_OK;
-		}
-	}
-	return od_fail(err, OD_ERR_ARG, "--policies: expected rank, lru or lfu, found \"%s\"", item);
-}
-
-static int parse_list(struct live_bench *b, const char *option, const char *text, size_t *n, struct od_err *err)
-{
-	char *list = strdup(text), *rest = list;
-	int rc = list != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "--%s", option);
-
-	for (char *item; rc == OD_OK && (item = strsep(&rest, ",")) != NULL;)
-		rc = parse_item(b, option, item, n, err);
-	free(list);
+	if (rc == OD_OK)
+		rc = od_list_choices("policies", b->opt.policies, od_cache_policy_names, b->policy, &b->n_policies,
+				     err);
+	if (rc == OD_OK)
+		rc = od_list_numbers("tokens", b->opt.tokens, 2, UINT32_MAX, b->length, &b->n_lengths, err);
 	return rc;
 }
 
@@ -326,10 +284,10 @@ static void plan_length(struct live_bench *b, uint64_t tokens)
 	struct cache_live *l = &b->l;
 
 	l->run[l->n_runs++] = (struct cache_live_run){ .policy = CACHE_LIVE_NONE, .tokens = tokens };
-	for (size_t i = 0; i < l->n_budgets; i++) {
+	for (size_t i = 0; i < l->budgets.n; i++) {
 		for (size_t k = 0; k < b->n_policies; k++)
 			l->run[l->n_runs++] = (struct cache_live_run){ .policy = b->policy[k],
-								       .budget = &l->budget[i],
+								       .budget = &l->budgets.budget[i],
 								       .tokens = tokens };
 	}
 }
@@ -355,15 +313,11 @@ static int open_world(struct live_bench *b, struct od_err *err)
 static int plan_runs(struct live_bench *b, struct od_err *err)
 {
 	struct cache_live *l = &b->l;
-	int rc = parse_list(b, "budget", b->opt.budgets, &l->n_budgets, err);
+	int rc = parse_lists(b, err);
 
-	if (rc == OD_OK)
-		rc = parse_list(b, "policies", b->opt.policies, &b->n_policies, err);
-	if (rc == OD_OK)
-		rc = parse_list(b, "tokens", b->opt.tokens, &b->n_lengths, err);
 	if (rc != OD_OK)
 		return rc;
-	l->run = calloc(b->n_lengths * (1 + l->n_budgets * b->n_policies), sizeof(*l->run));
+	l->run = calloc(b->n_lengths * (1 + l->budgets.n * b->n_policies), sizeof(*l->run));
 	b->first = calloc(b->n_lengths * b->prompts.n, sizeof(*b->first));
 	if (l->run == NULL || b->first == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%zu prompts", b->prompts.n);

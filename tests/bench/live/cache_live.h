@@ -4,6 +4,7 @@
 #define OD_BENCH_CACHE_LIVE_H
 
 #include "main-node/step/figures.h"
+#include "tests/bench/sim/cache_budget.h"
 #include "tests/bench/sim/cache_replay.h"
 
 #define CACHE_LIVE_NONE (-1) /* no cache */
@@ -23,8 +24,7 @@ struct cache_live_run {
 struct cache_live {
 	struct cache_live_run *run; /* [n_runs]; for each length the run without a cache comes first */
 	size_t n_runs, n_prompts;
-	struct cache_budget budget[CACHE_BUDGETS];
-	size_t n_budgets;
+	struct cache_budgets budgets;
 	struct od_cache_sizes sizes; /* an expert's on a worker */
 	uint32_t workers, groups, slots;
 	double load_ms;

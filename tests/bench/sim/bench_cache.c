@@ -4,6 +4,7 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/live/recall_progress.h"
 #include "tests/bench/report/bench_table.h"
+#include "tests/bench/sim/cache_budget.h"
 #include "tests/bench/sim/cache_replay.h"
 
 #include <math.h>
@@ -39,10 +40,9 @@ static const struct cache_kind {
 struct cache_study {
 	struct cache_routes routes;
 	struct cache_world world;
-	struct cache_budget budget[CACHE_BUDGETS];
-	size_t n_budgets;
+	struct cache_budgets budgets;
 	struct cache_result cold; /* without a cache */
-	struct cache_result result[CACHE_BUDGETS][CACHE_KINDS];
+	struct cache_result result[OD_LIST_MAX][CACHE_KINDS];
 };
 
 struct cache_options {
@@ -111,40 +111,11 @@ static int check(const struct cache_options *o, struct od_err *err)
 	return OD_OK;
 }
 
-/* One item of --budget. */
-static int parse_budget(const struct cache_options *o, const struct cache_routes *r, const char *text,
-			struct cache_budget *b, struct od_err *err)
-{
-	const double published = 2.0 * (double)EXPERT_WEIGHTS * r->n_moe * r->n_experts / (double)o->workers;
-	char *end;
-	int rc = OD_OK;
-
-	b->percent = strtod(text, &end);
-	if (end != text && strcmp(end, "%") == 0) {
-		b->bytes = b->percent > 0 && b->percent <= 100 ? (uint64_t)(published * b->percent / 100) : 0;
-	} else {
-		rc = od_parse_size(text, &b->bytes, err);
-		b->percent = 100 * (double)b->bytes / published;
-	}
-	if (rc != OD_OK || b->bytes == 0)
-		return od_fail(err, OD_ERR_ARG,
-			       "--budget: expected sizes, or shares above 0%% up to 100%%, found \"%s\"", text);
-	return OD_OK;
-}
-
 static int parse_budgets(const struct cache_options *o, struct cache_study *s, struct od_err *err)
 {
-	char *list = strdup(o->budgets), *rest = list;
-	int rc = list != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "--budget");
+	const double published = 2.0 * (double)EXPERT_WEIGHTS * s->routes.n_moe * s->routes.n_experts;
 
-	for (char *item; rc == OD_OK && (item = strsep(&rest, ",")) != NULL;) {
-		if (s->n_budgets == CACHE_BUDGETS)
-			rc = od_fail(err, OD_ERR_ARG, "--budget: %d at most", CACHE_BUDGETS);
-		else
-			rc = parse_budget(o, &s->routes, item, &s->budget[s->n_budgets++], err);
-	}
-	free(list);
-	return rc;
+	return cache_budgets_parse(&s->budgets, o->budgets, published / (double)o->workers, 1, err);
 }
 
 /* ---- The study ---- */
@@ -188,7 +159,7 @@ static int replay_one(const struct cache_options *o, struct cache_study *s, size
 		.state = (enum od_cache_state)o->rival_state,
 		.per_layer =
 			!o->shared && cache_kinds[kind].rule != CACHE_BELADY && cache_kinds[kind].rule != CACHE_RANK,
-		.budget_bytes = s->budget[budget].bytes,
+		.budget_bytes = s->budgets.budget[budget].bytes,
 		.seed = o->seed,
 	};
 
@@ -203,8 +174,8 @@ static int replay_all(const struct cache_options *o, struct cache_study *s, stru
 
 	if (rc == OD_OK)
 		rc = cache_replay(&s->world, &none, &s->cold, err);
-	recall_progress_begin(&progress, isatty(STDERR_FILENO), s->n_budgets * CACHE_KINDS);
-	for (size_t b = 0; rc == OD_OK && b < s->n_budgets; b++) {
+	recall_progress_begin(&progress, isatty(STDERR_FILENO), s->budgets.n * CACHE_KINDS);
+	for (size_t b = 0; rc == OD_OK && b < s->budgets.n; b++) {
 		for (size_t k = 0; rc == OD_OK && k < CACHE_KINDS; k++) {
 			rc = replay_one(o, s, b, k, err);
 			recall_progress_done(&progress, 1);
@@ -272,8 +243,8 @@ static void report_row(const struct cache_study *s, size_t budget, size_t kind, 
 	const struct cache_result *c = &s->result[budget][kind];
 	const bool rank = cache_kinds[kind].rule == CACHE_RANK;
 	const struct od_cell cells[] = {
-		OD_REAL(s->budget[budget].percent),
-		OD_BYTES(s->budget[budget].bytes),
+		OD_REAL(s->budgets.budget[budget].percent),
+		OD_BYTES(s->budgets.budget[budget].bytes),
 		OD_TEXT(cache_kinds[kind].name),
 		rank ? OD_INT(c->experts[OD_CACHE_F]) : OD_NONE,
 		rank ? OD_INT(c->experts[OD_CACHE_C]) : OD_NONE,
@@ -320,7 +291,7 @@ static int report(const struct cache_options *o, const struct cache_study *s, st
 	t = od_report_table(r, "caches",
 			    "Policies by budget (pools: experts kept full, compressed, as SM bytes, as exponents)",
 			    columns, sizeof(columns) / sizeof(columns[0]));
-	for (size_t b = 0; b < s->n_budgets; b++) {
+	for (size_t b = 0; b < s->budgets.n; b++) {
 		for (size_t k = 0; k < CACHE_KINDS; k++)
 			report_row(s, b, k, t);
 	}

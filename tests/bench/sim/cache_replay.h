@@ -65,12 +65,6 @@ struct cache_result {
 /* Bytes read, in % of those read without a cache. */
 double cache_read_percent(const struct cache_result *r);
 
-#define CACHE_BUDGETS 32
-struct cache_budget {
-	uint64_t bytes; /* per worker */
-	double percent; /* percent of the published size of all experts, divided by the number of workers */
-};
-
 OD_MUST_CHECK int cache_replay(const struct cache_world *w, const struct cache_setup *s, struct cache_result *out,
 			       struct od_err *err);
 
