@@ -67,7 +67,6 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 		.ffn = OD_FFN_MOE,
 		.router = { .score = OD_SCORE_SIGMOID, .bias = true, .renormalise = true, .scale = 1 },
 	};
-	uint32_t n_layers = 0;
 	int rc = refuse(&p);
 
 	if (rc == OD_OK)
@@ -76,11 +75,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 		rc = od_parse_experts(&p, "num_local_experts", "intermediate_size");
 	if (rc == OD_OK)
 		rc = od_parse_mtp(&p, "num_mtp_modules");
-	if (rc == OD_OK)
-		rc = od_parse_layers(&p, &n_layers);
-	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++)
-		rc = od_config_add_layer(cfg, &l, err);
-	return rc;
+	return rc == OD_OK ? od_parse_add_alike(&p, &l) : rc;
 }
 
 static const char *const architectures[] = { "MiniMaxM2ForCausalLM", NULL };

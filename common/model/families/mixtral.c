@@ -9,7 +9,6 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa,
 				   .ffn = OD_FFN_MOE,
 				   .router = { .renormalise = true, .scale = 1 } };
-	uint32_t n_layers = 0;
 	int rc = od_parse_refuse(&p, own);
 
 	if (rc == OD_OK)
@@ -22,11 +21,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 		rc = od_parse_experts(&p, "num_local_experts", "intermediate_size");
 	if (rc == OD_OK)
 		rc = od_json_u32_or(root, "sliding_window", 1, UINT32_MAX, 0, &l.mix.window, where, err);
-	if (rc == OD_OK)
-		rc = od_parse_layers(&p, &n_layers);
-	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++)
-		rc = od_config_add_layer(cfg, &l, err);
-	return rc;
+	return rc == OD_OK ? od_parse_add_alike(&p, &l) : rc;
 }
 
 static const char *const architectures[] = { "MixtralForCausalLM", NULL };

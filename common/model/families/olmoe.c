@@ -7,7 +7,6 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	static const char *const own[] = { "use_qk_norm", NULL };
 	const struct od_parse p = { cfg, root, where, err };
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .ffn = OD_FFN_MOE, .router = { .scale = 1 } };
-	uint32_t n_layers = 0;
 	double clip = 0;
 	int rc = od_parse_refuse(&p, own);
 
@@ -23,11 +22,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 		rc = od_parse_experts(&p, "num_experts", "intermediate_size");
 	if (rc == OD_OK)
 		rc = od_json_bool_or(root, "norm_topk_prob", false, &l.router.renormalise, where, err);
-	if (rc == OD_OK)
-		rc = od_parse_layers(&p, &n_layers);
-	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++)
-		rc = od_config_add_layer(cfg, &l, err);
-	return rc;
+	return rc == OD_OK ? od_parse_add_alike(&p, &l) : rc;
 }
 
 static const char *const architectures[] = { "OlmoeForCausalLM", NULL };

@@ -650,6 +650,16 @@ int od_parse_add_layers(const struct od_parse *p, uint32_t fallback, struct od_l
 	return rc;
 }
 
+int od_parse_add_alike(const struct od_parse *p, const struct od_layer_spec *l)
+{
+	uint32_t n_layers;
+	int rc = od_parse_layers(p, &n_layers);
+
+	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++)
+		rc = od_config_add_layer(p->cfg, l, p->err);
+	return rc;
+}
+
 int od_parse_layers(const struct od_parse *p, uint32_t *n_layers)
 {
 	return od_json_u32(p->root, "num_hidden_layers", 1, OD_MAX_LAYERS, n_layers, p->where, p->err);

@@ -61,6 +61,7 @@ OD_MUST_CHECK int od_parse_v3_experts(const struct od_parse *p, struct od_layer_
 OD_MUST_CHECK int od_parse_mtp(const struct od_parse *p, const char *key);
 /* Adds all layers: the first first_k_dense_replace [fallback] ones dense, the others with experts. */
 OD_MUST_CHECK int od_parse_add_layers(const struct od_parse *p, uint32_t fallback, struct od_layer_spec *l);
+OD_MUST_CHECK int od_parse_add_alike(const struct od_parse *p, const struct od_layer_spec *l); /* all layers */
 OD_MUST_CHECK int od_parse_layers(const struct od_parse *p, uint32_t *n_layers); /* num_hidden_layers */
 
 /* Qwen's mlp_only_layers and decoder_sparse_step. *sparse: the layer has routed experts. Call it for layer 0 first:

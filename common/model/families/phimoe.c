@@ -32,7 +32,6 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	static const char *const own[] = { "lm_head_bias", "sliding_window", NULL };
 	const struct od_parse p = { cfg, root, where, err };
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .ffn = OD_FFN_MOE };
-	uint32_t n_layers = 0;
 	int rc = od_parse_refuse(&p, own);
 
 	cfg->norm = OD_NORM_LAYER;
@@ -42,11 +41,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 		rc = read_attention(&p, &l.mix);
 	if (rc == OD_OK)
 		rc = read_router(&p, &l.router);
-	if (rc == OD_OK)
-		rc = od_parse_layers(&p, &n_layers);
-	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++)
-		rc = od_config_add_layer(cfg, &l, err);
-	return rc;
+	return rc == OD_OK ? od_parse_add_alike(&p, &l) : rc;
 }
 
 static const char *const architectures[] = { "PhiMoEForCausalLM", "PhimoeForCausalLM", NULL };
