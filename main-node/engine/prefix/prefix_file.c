@@ -24,27 +24,8 @@ static uint8_t *put(uint8_t *to, const void *bytes, size_t n)
 	return to + n;
 }
 
-/* Bytes of all layers' fixed state. Returns those of a snapshot. */
-static uint64_t hash_fixed(uint8_t hash[SUM_BYTES], const struct odm_prefix_kind *kind)
-{
-	crypto_generichash_state h;
-	uint64_t sum = 0;
-
-	crypto_generichash_init(&h, NULL, 0, SUM_BYTES);
-	for (uint32_t i = 0; i < kind->config->n_layers; i++) {
-		const struct od_layer_spec *l = od_config_layer(kind->config, i);
-		struct od_state_spec s = { 0 };
-
-		l->mixer->state(&l->mix, &s);
-		crypto_generichash_update(&h, (const uint8_t *)&s.fixed_bytes, sizeof(s.fixed_bytes));
-		sum += od_round_up(s.fixed_bytes, OD_FIXED_ALIGN);
-	}
-	crypto_generichash_final(&h, hash, SUM_BYTES);
-	return sum;
-}
-
-/* Widths of all streams of all layers. Returns the bytes of a page. */
-static uint64_t hash_layout(uint8_t hash[SUM_BYTES], const struct odm_prefix_kind *kind)
+/* Sizes of all layers' fixed states, or widths of all their streams. Returns the bytes of a snapshot or of a page. */
+static uint64_t hash_layout(uint8_t hash[SUM_BYTES], const struct odm_prefix_kind *kind, enum odm_prefix_what what)
 {
 	const uint64_t each = kind->profile == OD_PROFILE_BF16 ? 2 : 4;
 	crypto_generichash_state h;
@@ -56,6 +37,11 @@ static uint64_t hash_layout(uint8_t hash[SUM_BYTES], const struct odm_prefix_kin
 		struct od_state_spec s = { 0 };
 
 		l->mixer->state(&l->mix, &s);
+		if (what == ODM_PREFIX_STATE) {
+			crypto_generichash_update(&h, (const uint8_t *)&s.fixed_bytes, sizeof(s.fixed_bytes));
+			sum += od_round_up(s.fixed_bytes, OD_FIXED_ALIGN);
+			continue;
+		}
 		crypto_generichash_update(&h, (const uint8_t *)&s.n_streams, sizeof(s.n_streams));
 		crypto_generichash_update(&h, (const uint8_t *)s.width, s.n_streams * sizeof(s.width[0]));
 		for (uint32_t j = 0; j < s.n_streams; j++)
@@ -73,7 +59,7 @@ void odm_prefix_id_init(struct odm_prefix_id *id, const struct odm_prefix_kind *
 	uint64_t rows;
 
 	memset(id, 0, sizeof(*id));
-	id->rows_bytes = rows = what == ODM_PREFIX_STATE ? hash_fixed(layout, kind) : hash_layout(layout, kind);
+	id->rows_bytes = rows = hash_layout(layout, kind, what);
 	memcpy(class, kind->kernel_class, strnlen(kind->kernel_class, sizeof(class)));
 	to = put(to, magic[what], MAGIC_BYTES);
 	to = put(to, &version, sizeof(version));
