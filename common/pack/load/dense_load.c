@@ -15,7 +15,6 @@ struct od_dense_store {
 	struct od_layer_weights *layer;
 	struct od_device *device;
 	struct od_buf *bytes[OD_MAX_CARDS]; /* all tensors of a card, each followed by padding */
-	uint64_t n_bytes;
 };
 
 /* Vectors are widened to f32, which is exact, and finish_vector changes some; matrices stay as they are. */
@@ -300,7 +299,6 @@ int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, str
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the dense weights");
 	s->device = d;
-	s->n_bytes = od_dense_some_bytes(p, quantised);
 	s->layer = calloc(p->config.n_layers, sizeof(*s->layer));
 	s->dense.layer = s->layer;
 	if (s->layer == NULL)
@@ -336,9 +334,4 @@ void od_dense_free(struct od_dense_store *s)
 const struct od_dense *od_dense_get(const struct od_dense_store *s)
 {
 	return &s->dense;
-}
-
-uint64_t od_dense_bytes(const struct od_dense_store *s)
-{
-	return s->n_bytes;
 }

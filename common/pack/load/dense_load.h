@@ -13,7 +13,6 @@ OD_MUST_CHECK int od_dense_load(struct od_dense_store **out, const struct od_pac
 				struct od_err *err);
 void od_dense_free(struct od_dense_store *s); /* NULL ok */
 const struct od_dense *od_dense_get(const struct od_dense_store *s); /* borrowed */
-uint64_t od_dense_bytes(const struct od_dense_store *s);
 /* The memory that od_dense_load will take. */
 uint64_t od_dense_need_bytes(const struct od_pack *p);
 /* Adds the same where it belongs. quantised: with the matrices that a shadow stores in its own precision. */
