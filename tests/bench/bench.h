@@ -7,6 +7,7 @@
 #ifndef OD_TESTS_BENCH_H
 #define OD_TESTS_BENCH_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -42,5 +43,7 @@ OD_MUST_CHECK int od_bench_options(const struct od_arg *table, size_t n_table, i
 				   const char *usage, const char *text, struct od_err *err);
 /* Prints "Usage: od-bench <usage>", the description and the options. */
 void od_bench_usage(const char *usage, const char *text, const struct od_arg *table, size_t n_table);
+/* From now on SIGINT and SIGTERM set the flag that is returned; a second one ends the process. */
+const atomic_bool *od_bench_catch_signals(void);
 
 #endif

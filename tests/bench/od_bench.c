@@ -4,8 +4,10 @@
 #include "common/base/log.h"
 #include "common/base/version.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct od_bench_command commands[] = {
 	{ "synth", "write a synthetic checkpoint: Mixtral of any size, or layers of a family", od_bench_synth },
@@ -42,6 +44,24 @@ int od_bench_options(const struct od_arg *table, size_t n_table, int argc, char 
 	if (rc == OD_OK && *help)
 		od_bench_usage(usage, text, table, n_table);
 	return rc;
+}
+
+static atomic_bool interrupted;
+
+static void on_signal(int number)
+{
+	(void)number;
+	if (atomic_exchange(&interrupted, true)) /* asked twice */
+		_exit(130);
+}
+
+const atomic_bool *od_bench_catch_signals(void)
+{
+	const struct sigaction act = { .sa_handler = on_signal };
+
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	return &interrupted;
 }
 
 static void list_commands(FILE *f)

@@ -16,7 +16,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,15 +50,6 @@ struct ablate_bench {
 	struct recall_progress progress; /* in tokens */
 	uint64_t tokens; /* decoded in this run */
 };
-
-static atomic_bool interrupted;
-
-static void on_signal(int number)
-{
-	(void)number;
-	if (atomic_exchange(&interrupted, true)) /* asked twice */
-		_exit(130);
-}
 
 /* A run starts its own cluster, and who predicts and what is aligned is what runs differ in. */
 static const char *const without[] = { "workers", "resident",	"predictor",  "align-token", "align-kv",
@@ -138,7 +128,7 @@ static int check(struct ablate_options *o, struct od_err *err)
 		o->load_share = DEFAULT_LOAD_SHARE;
 	rc = odm_engine_args_finish(a, err);
 	e->engine.quiet = true;
-	e->engine.cancel = &interrupted;
+	e->engine.cancel = od_bench_catch_signals();
 	return rc;
 }
 
@@ -376,15 +366,12 @@ int od_bench_ablate(int argc, char **argv, struct od_err *err)
 			 .departure = DEPARTURE_LATE },
 		.a.window_ms = NAN,
 	};
-	struct sigaction act = { .sa_handler = on_signal };
 	int rc = parse(&b.opt, argc, argv, err);
 
 	if (rc != OD_OK || b.opt.help)
 		return rc;
 	rc = check(&b.opt, err);
 	b.a.prompts = &b.prompts;
-	sigaction(SIGINT, &act, NULL);
-	sigaction(SIGTERM, &act, NULL);
 	if (rc == OD_OK)
 		rc = run(&b, err);
 	free(b.a.run);

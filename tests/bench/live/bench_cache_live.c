@@ -19,7 +19,6 @@
 #include "worker-node/cache/cache_costs.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,15 +51,6 @@ struct live_bench {
 	struct odm_result *first; /* [n_lengths][n_prompts] what all others must write, too */
 	struct recall_progress progress;
 };
-
-static atomic_bool interrupted;
-
-static void on_signal(int number)
-{
-	(void)number;
-	if (atomic_exchange(&interrupted, true)) /* asked twice */
-		_exit(130);
-}
 
 /* ---- The command line ---- */
 
@@ -130,7 +120,7 @@ static int check(struct cache_live_options *o, struct od_err *err)
 	if (o->prompts == NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");
 	o->engine.opts.engine.quiet = true;
-	o->engine.opts.engine.cancel = &interrupted;
+	o->engine.opts.engine.cancel = od_bench_catch_signals();
 	return odm_engine_args_finish(&o->engine, err);
 }
 
@@ -368,14 +358,11 @@ int od_bench_cache_live(int argc, char **argv, struct od_err *err)
 	struct live_bench b = {
 		.opt = { .budgets = DEFAULT_BUDGETS, .policies = DEFAULT_POLICIES, .tokens = DEFAULT_TOKENS }
 	};
-	struct sigaction act = { .sa_handler = on_signal };
 	int rc = parse(&b.opt, argc, argv, err);
 
 	if (rc != OD_OK || b.opt.help)
 		return rc;
 	rc = check(&b.opt, err);
-	sigaction(SIGINT, &act, NULL);
-	sigaction(SIGTERM, &act, NULL);
 	if (rc == OD_OK)
 		rc = run(&b, err);
 	for (size_t i = 0; b.first != NULL && i < b.n_lengths * b.prompts.n; i++)
