@@ -6,6 +6,7 @@
 #include "common/net/endpoint.h"
 #include "main-node/cluster/members_look.h"
 #include "main-node/cluster/want_target.h"
+#include "main-node/predict/predict_check.h"
 #include "main-node/predict/prediction_wants.h"
 
 #include <errno.h>
@@ -228,57 +229,16 @@ static void send_closes(struct odm_cluster *c)
 	}
 }
 
-/* expert [OD_MAX_CANDIDATES]: for *to. Its probabilities are the message's. */
-static int read_row(const struct odm_cluster *c, uint32_t m, const Od__PredictRow *r, uint16_t *expert,
-		    struct od_prediction *to, struct od_err *err)
-{
-	*to = (struct od_prediction){
-		.sequence = r->sequence,
-		.position = r->position,
-		.token = r->token,
-		.margin = r->margin > 0 ? r->margin : 0, /* NaN too */
-		.m = m,
-		.expert = expert,
-		.probability = r->probabilities,
-		.n = r->n_experts,
-	};
-	if (r->n_probabilities != r->n_experts)
-		return od_fail(err, OD_ERR_SHAPE, "probabilities: expected one for each of %zu experts, found %zu",
-			       r->n_experts, r->n_probabilities);
-	for (size_t i = 0; i < r->n_experts && i < OD_MAX_CANDIDATES; i++) /* no model has UINT16_MAX */
-		expert[i] = r->experts[i] < UINT16_MAX ? (uint16_t)r->experts[i] : UINT16_MAX;
-	if (r->token < 0 || (uint32_t)r->token >= c->o.config->vocab)
-		return od_fail(err, OD_ERR_RANGE, "token %d; expected 0 to %u", r->token, c->o.config->vocab - 1);
-	return od_prediction_check(to, c->o.config, err);
-}
-
-/* A message with a bad row is dropped whole: nothing of it is added before all of it has been looked at. */
-static int read_predict(struct odm_cluster *c, const Od__Predict *p, bool add, struct od_err *err)
-{
-	uint16_t expert[OD_MAX_CANDIDATES];
-	struct od_prediction pred;
-	int rc = OD_OK;
-
-	if (p->n_rows == 0 || p->n_rows > c->o.decode_rows)
-		return od_fail(err, OD_ERR_RANGE, "rows: expected 1 to %u, found %zu", c->o.decode_rows, p->n_rows);
-	for (size_t i = 0; rc == OD_OK && i < p->n_rows; i++) {
-		rc = read_row(c, p->m, p->rows[i], expert, &pred, err);
-		if (rc == OD_OK && add && odm_predictions_add(c->predictions, &pred))
-			c->wants = true;
-	}
-	return rc;
-}
-
 static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 {
 	struct odm_cluster *c = arg;
 	struct od_err err;
 
-	if (read_predict(c, msg->header->predict, false, &err) != OD_OK) {
+	if (odm_check_predict(msg->header->predict, c->o.config, c->o.decode_rows, &err) != OD_OK) {
 		atomic_fetch_add(&c->dropped_predicts, 1);
 		od_log_limited(OD_LOG_WARN, "dropped a PREDICT of member %u: %s", member, err.msg);
-	} else if (c->o.shadow) {
-		(void)!read_predict(c, msg->header->predict, true, &err); /* it was good a moment ago */
+	} else if (c->o.shadow && odm_add_predict(c->predictions, msg->header->predict)) {
+		c->wants = true;
 	}
 }
 
