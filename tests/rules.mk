@@ -10,7 +10,7 @@ $(B)/libtests.a: $(call obj,$(filter-out tests/unit/test_%,$(wildcard tests/unit
 # What is only in the GPU's plugins.
 test_gpu_form_OBJS := $(call obj,common/compute/cuda/gpu_form.c)
 test_gpu_graphs_OBJS := $(call obj,common/compute/cuda/gpu_graphs.c)
-test_gpu_host_OBJS := $(call obj,common/compute/cuda/gpu_graphs.c) $(addprefix $(B)/pic/tests/gpu/,gpu_fibres.c.o gpu_host.c.o)
+test_gpu_host_OBJS := $(call obj,common/compute/cuda/gpu_graphs.c) $(addprefix $(B)/pic/tests/gpu/,gpu_emulated_warps.c.o gpu_host.c.o)
 CFLAGS_tests_unit_test_gpu_host := -Itests/gpu
 
 # Daemons that unit tests start, and tests with daemons of --local: for them a process without CPU is not a dead one.

@@ -1,7 +1,7 @@
 /* gpu_emulated.h - the language of the GPU kernels (gpu.h) for the C compiler; gpu.h says what each function does.
  *
  * gpu_host.c runs a grid block after block, with the threads of a block as fibres whose order between two barriers is
- * random (gpu_fibres.h). Only gpu.h includes this.
+ * random (gpu_emulated_warps.h). Only gpu.h includes this.
  * Thread: the one that runs the grid. */
 #ifndef OD_TESTS_GPU_EMULATED_H
 #define OD_TESTS_GPU_EMULATED_H
@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "tests/gpu/gpu_fibres.h"
+#include "tests/gpu/gpu_emulated_warps.h"
 
 #define GPU_FN static inline __attribute__((unused))
 #define GPU_RESTRICT restrict

@@ -1,4 +1,4 @@
-/* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres (gpu_fibres.h).
+/* A GPU for tests: memory of the host, late queues as streams, and threads that are fibres (gpu_emulated_warps.h).
  *
  * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory ("A,B,C": of
  * the first, the second and all further ones); OD_GPU_PAGE_BYTES, the size of a page of it (0: it has none);
@@ -9,7 +9,7 @@
  * OD_GPU_PINNED_BYTES (gpu_open). */
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_graphs.h"
-#include "tests/gpu/gpu_fibres.h"
+#include "tests/gpu/gpu_emulated_warps.h"
 #include "tests/gpu/late_queues.h"
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What is written for CUDA has a twin on the host, so that tests on an emulated GPU run what a GPU runs (part of make check-source).
 
-gpu.h: every function, macro and type of its branch for CUDA is in gpu_emulated.h or gpu_fibres.h. gpu_runtime.h: every function is in
+gpu.h: every function, macro and type of its branch for CUDA is in gpu_emulated.h or gpu_emulated_warps.h. gpu_runtime.h: every function is in
 gpu_cuda.cu and in gpu_host.c. Kernels are defined by GPU_KERNEL alone, which makes both, and nothing else in their files, or in other
 headers than gpu.h, is CUDA's own language; every kernel file is built for both."""
 import glob
@@ -37,7 +37,7 @@ def for_cuda(text):
 
 
 cuda_names = names(for_cuda(read("gpu.h"))) - ONLY_CUDA
-host_names = names(read("gpu_emulated.h", HOST)) | names(read("gpu_fibres.h", HOST))
+host_names = names(read("gpu_emulated.h", HOST)) | names(read("gpu_emulated_warps.h", HOST))
 if len(cuda_names) < 20:
     problems.append(f"gpu.h: only {len(cuda_names)} names found for CUDA: tests/gpu/gpu_twins.py does not understand it")
 for name in sorted(cuda_names - host_names):

@@ -13,7 +13,7 @@ $(B)/lib/libod_far.so: $(FAR_PLUGIN_OBJS) $(B)/libod.a
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm
 
 # The emulated GPU: the sources of libod_cuda.so but for gpu_cuda.cu, and kernels that are compiled as C.
-GPU_HOST_SRCS := $(addprefix tests/gpu/,gpu_fibres.c gpu_host.c late_queues.c)
+GPU_HOST_SRCS := $(addprefix tests/gpu/,gpu_emulated_warps.c gpu_host.c late_queues.c)
 GPU_KERNEL_OBJS := $(patsubst %,$(B)/pic/%.o,$(GPU_HOST_SRCS) $(CUDA_KERNELS))
 GPU_HOST_OBJS := $(PLUGIN_OBJS) $(GPU_KERNEL_OBJS)
 
@@ -73,7 +73,7 @@ ifeq ($(SANITIZE),)
 $(PTX_OBJS): EMULATED_FLAGS := -O3 $(FMA_HERE)
 endif
 
-$(B)/lib/libod_gpu_ptx.so: $(filter-out %/gpu_fibres.c.o,$(GPU_HOST_OBJS)) $(PTX_OBJS)
+$(B)/lib/libod_gpu_ptx.so: $(filter-out %/gpu_emulated_warps.c.o,$(GPU_HOST_OBJS)) $(PTX_OBJS)
 	@mkdir -p $(@D)
 	@echo "LD      $@"
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm

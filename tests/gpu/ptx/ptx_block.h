@@ -6,7 +6,7 @@
 #ifndef OD_TESTS_PTX_BLOCK_H
 #define OD_TESTS_PTX_BLOCK_H
 
-#include "tests/gpu/gpu_fibres.h"
+#include "tests/gpu/gpu_emulated_warps.h"
 #include "tests/gpu/ptx/ptx_code.h"
 #include "tests/gpu/ptx/ptx_races.h"
 

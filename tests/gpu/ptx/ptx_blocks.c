@@ -1,4 +1,4 @@
-/* Runs kernels as nvcc compiles them: the emulated GPU's plugin has this in place of gpu_fibres.c.
+/* Runs kernels as nvcc compiles them: the emulated GPU's plugin has this in place of gpu_emulated_warps.c.
  *
  * $OD_PTX names the folder with PTX files. Blocks run in random order, as do strands; what is random follows from
  * $OD_GPU_SEED. In some blocks lanes part at random, as on GPUs that schedule threads independently. Copies to shared

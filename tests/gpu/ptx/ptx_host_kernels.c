@@ -1,6 +1,6 @@
 /* Functions that the kernels call which were compiled for the host. The plugin has these kernels for their launchers,
  * and never runs them. */
-#include "tests/gpu/gpu_fibres.h"
+#include "tests/gpu/gpu_emulated_warps.h"
 
 static _Noreturn void not_here(void)
 {

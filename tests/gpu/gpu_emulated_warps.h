@@ -1,10 +1,10 @@
-/* gpu_fibres.h - the threads of a block on the host; what gpu.h says of the same functions holds.
+/* gpu_emulated_warps.h - the threads of a block on the host; what gpu.h says of the same functions holds.
  *
  * A kernel that forgets a barrier reads what another thread has not written, in some order: tests find it because the
  * order is random ($OD_GPU_SEED).
  * Thread: the one that runs the grid. */
-#ifndef OD_TESTS_GPU_FIBRES_H
-#define OD_TESTS_GPU_FIBRES_H
+#ifndef OD_TESTS_GPU_EMULATED_WARPS_H
+#define OD_TESTS_GPU_EMULATED_WARPS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* The threads of a block as fibres, and grids of them. */
-#include "tests/gpu/gpu_fibres.h"
+#include "tests/gpu/gpu_emulated_warps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ __asm__(".text\n"
 #error "no fibres for this processor: build without the emulated GPU"
 #endif
 
-enum gpu_fibres_state { READY, AT_BLOCK, AT_WARP, DONE };
+enum gpu_fibre_state { READY, AT_BLOCK, AT_WARP, DONE };
 
 /* Operations that lanes of a warp do together; all lanes must do the same one. */
 enum together { TOGETHER_SYNC, TOGETHER_XOR, TOGETHER_FROM, TOGETHER_UP, TOGETHER_BALLOT };
@@ -85,7 +85,7 @@ struct async_copy {
 
 struct fibre {
 	void *sp;
-	enum gpu_fibres_state state;
+	enum gpu_fibre_state state;
 	enum together what;
 	unsigned parity; /* parity of slots */
 	struct async_copy copy[MOST_COPIES];
@@ -179,7 +179,7 @@ UNSEEN static void choose_order(struct gpu_blocks *b, uint64_t n, uint64_t *firs
 		++*step;
 }
 
-UNSEEN static void release(struct gpu_blocks *b, unsigned begin, unsigned end, enum gpu_fibres_state state)
+UNSEEN static void release(struct gpu_blocks *b, unsigned begin, unsigned end, enum gpu_fibre_state state)
 {
 	for (unsigned i = begin; i < end; i++) {
 		if (b->fibre[i].state != state)
@@ -249,7 +249,7 @@ UNSEEN static unsigned take_ready(struct gpu_blocks *b)
 }
 
 /* The fibre that runs stops. */
-UNSEEN static void stop(enum gpu_fibres_state state)
+UNSEEN static void stop(enum gpu_fibre_state state)
 {
 	struct gpu_blocks *b = running;
 	struct fibre *f = &b->fibre[gpu_position.thread];
