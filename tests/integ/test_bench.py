@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """od-bench recall and decode on a small cluster: fields, sums and what must hold between figures; never how fast."""
-from cluster_util import CHECKPOINT, TMP, Daemon, hosts_file, pack, run_tests, test, tool, worker_args
+from cluster_util import (CHECKPOINT, PASSED_OVER, TMP, Daemon, Disturbed, expect_calm, hosts_file, pack, run_tests, test, tool,
+                          worker_args)
 from model_config import mixtral_bytes
 import json
 import math
@@ -14,7 +15,11 @@ LAYERS, TOP_K = CONFIG["num_hidden_layers"], CONFIG["num_experts_per_tok"]
 
 
 def bench(*args, model=None):
-    return json.loads(tool("od-bench", *args, "--pack", model or pack(), "--json").stdout)
+    p = tool("od-bench", *args, "--pack", model or pack(), "--json")
+    expect_calm(p.stderr)
+    if PASSED_OVER in p.stderr:
+        raise Disturbed(p.stderr)
+    return json.loads(p.stdout)
 
 
 def refused(words, *args):

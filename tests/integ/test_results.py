@@ -143,8 +143,8 @@ def through(on_result, lost=False):
     return r, err, relay
 
 
-def failing(first):
-    """What main gives and says when one worker fails at everything and the other answers; first(other): at its first RUN."""
+def failing(first, expect):
+    """One worker fails at everything and the other answers; first(other): at its first RUN. expect(p): what main gives and says."""
     done = []
 
     def on_result(relay, head, experts):
@@ -158,23 +158,30 @@ def failing(first):
                                  prompt=PROMPT), capture_output=True, text=True, timeout=HANG_S)
     relay.close()
     other.kill()
-    expect_calm(p.stderr, other.port)
-    assert done
-    return p
+    try:
+        assert done
+        expect(p)
+    except AssertionError:
+        expect_calm(p.stderr, other.port)
+        raise
 
 
 @test
 def what_only_a_lost_worker_can_run_waits_until_it_is_back():
-    p = failing(lambda other: other.restart())
-    assert p.returncode == 0, p.stderr
-    r = json.loads(p.stdout)
-    assert r["token_ids"] == reference()["token_ids"][:TOKENS] and r["recovered_runs"] > 0, (r, p.stderr)
+    def goes_on(p):
+        assert p.returncode == 0, p.stderr
+        r = json.loads(p.stdout)
+        assert r["token_ids"] == reference()["token_ids"][:TOKENS] and r["recovered_runs"] > 0, (r, p.stderr)
+
+    failing(lambda other: other.restart(), goes_on)
 
 
 @test
 def what_only_a_lost_worker_can_run_fails_when_it_stays_away():
-    p = failing(lambda other: other.kill())
-    assert p.returncode != 0 and "no worker can run expert" in p.stderr and "so it says" in p.stderr, p.stderr
+    def says_so(p):
+        assert p.returncode != 0 and "no worker can run expert" in p.stderr and "so it says" in p.stderr, p.stderr
+
+    failing(lambda other: other.kill(), says_so)
 
 
 @test
