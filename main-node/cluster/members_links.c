@@ -154,9 +154,9 @@ static void choose(struct odm_members *ms)
 			ms->weighed[n++] = &ms->listed[i]->cost;
 	odm_link_cost_choose(&ms->shape, ms->weighed, n, ms->excess, od_now_ns());
 	for (int kind = 0; kind < ODM_N_DEALS; kind++) {
-		const bool without = can_run_all(ms, (enum odm_deal_kind)kind);
-
-		for (uint32_t i = 0; i < n && !without; i++)
+		if (can_run_all(ms, (enum odm_deal_kind)kind))
+			continue;
+		for (uint32_t i = 0; i < n; i++)
 			ms->weighed[i]->passed[kind] = false;
 	}
 }
