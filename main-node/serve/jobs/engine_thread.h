@@ -53,9 +53,10 @@ struct odm_engine_activity {
 };
 /* One thread, for the service's watchdog: has the engine's thread got on since the last call? Wakes it if it sleeps. */
 bool odm_engine_thread_alive(struct odm_engine_thread *t);
-/* Any thread, while the engine is there: odm_main_node_served_bytes. */
+/* Only the loop thread, which also calls odm_engine_thread_stop, may call these two: they use the node after they have
+ * released the lock, so it must not be closed meanwhile. They are odm_main_node_served_bytes (0 without a node) and
+ * odm_main_node_reload_peers. */
 uint64_t odm_engine_thread_served_bytes(struct odm_engine_thread *t);
-/* Only the thread that stops this one may call it: odm_main_node_reload_peers. */
 OD_MUST_CHECK int odm_engine_thread_reload_peers(struct odm_engine_thread *t, struct od_err *err);
 void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a);
 
