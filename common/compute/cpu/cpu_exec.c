@@ -661,6 +661,8 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 	for (size_t e = 0; e < o->n_experts; e++) {
 		uint32_t count = g->end[e];
 
+		/* This is a bound: scratch memory holds n_rows rows of one expert. An expert that a row names twice
+		 * below it is computed twice, into two pairs, and does no harm. */
 		if (count > n_rows)
 			return od_fail(err, OD_ERR_RANGE, "a row has expert %zu twice", e);
 		g->end[e] = begin;
