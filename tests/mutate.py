@@ -5,12 +5,13 @@
 
 Mutations are drawn over all rooms of the product, each from the commit's first eight hex digits and its number. One that does not
 compile, or compiles to the same code, is drawn again. Each is built in a copy of the commit and meets those tests of make check that know
-its file, until one fails. Those that none finds are built together and meet all of make check: what fails then meets one half of them and
-the other, and so on, until each failure has its mutation. Those still left meet what make check-all runs beyond make check in the same way.
-A test finds a mutation only if it fails with that one alone, twice, and passes without: a slow machine finds nothing. (Together, a mutation
-could keep a test from reaching another one. None that stops a program early gets so far: the tests that know its file find it.)
-All of it lies in build/mutations/COMMIT. The script can be ended at any time: started again, it goes on where it was. --report only says
-what is known so far. The status is 0 if make check finds 90% of what make check-all finds. Standard library only."""
+its file, until one fails. Those that none finds are built together and meet all of make check. The test that fails first meets one half
+of them and the other, and so on, until its failure has its mutation; then the others go on. Those still left meet what make check-all
+runs beyond make check in the same way. A test finds a mutation only if it fails with that one alone, fails twice, and passes without: a
+slow machine finds nothing. (Together, a mutation could keep a test from reaching another one. None that stops a program early gets so
+far: the tests that know its file find it.) All of it lies in build/mutations/COMMIT. The script can be ended at any time: started again,
+it goes on where it was. --report only says what is known so far. The status is 0 if make check finds 90% of what make check-all finds.
+Standard library only."""
 import argparse
 import collections
 import ctypes
@@ -222,15 +223,15 @@ def end_strays():
             os.waitpid(pid, 0)
 
 
-def failing_tests(tree, parts, only=(), skips=(), fail_fast=False):
-    """The names of the programs that failed. only: words of names; none: all programs."""
+def run_tests(tree, parts, only=(), skips=(), fail_fast=False, limit_s=LIMIT_S):
+    """The names of the programs that failed, and of those that did not. only: words of names; none: all programs."""
     def limit():
         if parts != "--fuzz":  # fuzzers limit themselves, and an address sanitizer maps more than any limit
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     shutil.rmtree(tree.tmp, ignore_errors=True)
     os.makedirs(tree.tmp)
-    environment = dict(os.environ, FIRST=" ".join(w for w in only if " " not in w), ONLY="\n".join(only), LIMIT_S=str(LIMIT_S),
-                       TMPDIR=tree.tmp, B="build", SKIPS="\n".join(f"{s} fails without a mutation" for s in skips))
+    environment = dict(os.environ, FIRST=" ".join(w for w in only if " " not in w), ONLY="\n".join(only), LIMIT_S=str(limit_s),
+                       TMPDIR=tree.tmp, B="build", SKIPS="\n".join(f"{s} is left out" for s in skips))
     log = os.path.join(tree.work, "tests.log")
     with open(log, "w") as f:
         status = subprocess.run(["tests/run.sh", *["--fail-fast"][:fail_fast], *parts.split()], cwd=tree.path, env=environment, stdout=f,
@@ -238,9 +239,10 @@ def failing_tests(tree, parts, only=(), skips=(), fail_fast=False):
     end_strays()
     shutil.rmtree(tree.tmp, ignore_errors=True)
     with open(log, errors="replace") as f:
-        failing = [m.group(1) for line in f if (m := re.match("----- (.+)", line))]
+        lines = f.read().splitlines()
+    failing = [m.group(1) for line in lines if (m := re.match("----- (.+)", line))]
     assert (status != 0) == bool(failing), f"tests/run.sh ended with {status}: {log}"
-    return failing
+    return failing, [m.group(1) for line in lines if (m := re.fullmatch(r"(\S.*?) +\d+ passed +0 failed +\d+ skipped", line))]
 
 
 class Judge:
@@ -248,7 +250,7 @@ class Judge:
 
     def __init__(self, tree, path):
         self.tree, self.path = tree, path
-        self.all = {"mutations": [], "passes": {}, "done": []}  # passes: by test, without a mutation
+        self.all = {"mutations": [], "without": {}, "done": []}  # without: by test, its seconds without a mutation, 0: it fails
         if os.path.exists(path):
             with open(path) as f:
                 self.all = json.load(f)
@@ -268,54 +270,61 @@ class Judge:
                 text = text[:a] + m["new"] + text[b:]
             self.tree.write(file, text)
 
-    def failing(self, group, part, only=(), but=(), **how):
+    def run(self, group, part, only=(), but=(), **how):
         _, parts, target = part
         self.plant(group)
         self.tree.build(target)
-        return failing_tests(self.tree, parts, only, [t for t, passes in self.all["passes"].items() if not passes] + list(but), **how)
+        return run_tests(self.tree, parts, only, [t for t, seconds in self.all["without"].items() if not seconds] + list(but), **how)
 
-    def passing_without(self, tests, part):
-        """Those of the tests that pass without a mutation."""
-        unknown = [t for t in tests if t not in self.all["passes"]]
-        failing = unknown
-        for _ in range(2):
-            failing = failing and self.failing([], part, failing)
-        self.all["passes"].update({t: t not in failing for t in unknown})
-        self.save()
-        return [t for t in tests if self.all["passes"][t]]
+    def fails(self, group, part, test):
+        """Whether it fails twice with mutations with which it has failed once, and passes without any."""
+        if test not in self.all["without"]:
+            for _ in range(2):
+                begin = time.monotonic()
+                failing, _ = self.run([], part, [test])
+                self.all["without"][test] = round(time.monotonic() - begin) + 1 if test not in failing else 0
+                if test not in failing:
+                    break
+            self.save()
+        seconds = self.all["without"][test]
+        return seconds > 0 and test in self.run(group, part, [test], limit_s=min(LIMIT_S, 30 + 4 * seconds))[0]
 
-    def alone(self, m, part, only):
-        """Whether a test finds this mutation."""
-        doubtful = []
-        while found := self.failing([m], part, only, doubtful, fail_fast=True):
-            again = self.failing([m], part, found)
-            if real := [t for t in self.passing_without(found, part) if t in again]:
-                m["verdict"], m["by"] = part[0], real[0]
-                return
-            print(f"  fails now and then, or without a mutation: {' '.join(found)}", flush=True)
-            doubtful += found
-
-    def together(self, group, part, only=()):
-        """Which tests find mutations of a group."""
+    def found_by(self, test, group, part):
+        """The mutations of a group with which it fails alone."""
+        if not self.fails(group, part, test):
+            return []
         if len(group) == 1:
-            self.alone(group[0], part, only)
-        elif group and (found := self.passing_without(self.failing(group, part, only), part)):
-            print(f"  {len(group)} mutations: {' '.join(found)}", flush=True)
-            self.together(group[:len(group) // 2], part, found)
-            self.together(group[len(group) // 2:], part, found)
+            return group
+        return self.found_by(test, group[:len(group) // 2], part) + self.found_by(test, group[len(group) // 2:], part)
+
+    def judge_group(self, group, part, only=()):
+        """Finds out which mutations of a group tests of a part find. A test that passes with all of them finds none of them."""
+        group, done = list(group), []
+        while group:
+            failing, passed = self.run(group, part, only, done, fail_fast=True)
+            done += passed
+            if not failing:
+                break
+            found = self.found_by(failing[0], group, part)
+            done.append(failing[0])
+            print(f"  {failing[0]} fails: {len(found)} of {len(group)}", flush=True)
+            for m in found:
+                m["verdict"], m["by"] = part[0], failing[0]
+                group.remove(m)
+            self.save()
 
     def judge(self):
         for i, m in enumerate(self.mutations, 1):
             if m["verdict"] is None and not m.get("alone"):
                 print(f"{i}: {m['file']}:{m['line']}: {m['operator']}", flush=True)
-                self.alone(m, PARTS[0], near_tests(self.tree, m["file"]))
+                self.judge_group([m], PARTS[0], near_tests(self.tree, m["file"]))
                 m["alone"] = True
                 self.save()
         for part in PARTS:
             left = [m for m in self.mutations if m["verdict"] is None]
             if part[1] not in self.all["done"]:
                 print(f"{len(left)} mutations: {part[1]}", flush=True)
-                self.together(left, part)
+                self.judge_group(left, part)
                 self.all["done"].append(part[1])
                 self.save()
         for m in self.mutations:
