@@ -23,6 +23,8 @@ int odm_engine_check(const struct odm_engine *e, const struct odm_request *req, 
 {
 	int rc = odm_sequence_check(e->model, req, err);
 
+	/* odm_sequence_room() subtracts the prompt from the context, so it is asked only when the prompt is known to
+	 * fit. */
 	return rc == OD_OK ? odm_state_plan_fits(
 				     e->model, (uint32_t)(req->n_prompt + odm_sequence_room(e->model, req) - 1), err) :
 			     rc;
@@ -33,6 +35,7 @@ static int open_batch(struct odm_engine *e, struct od_err *err)
 	struct odm_engine_opts *o = &e->model->opts;
 	struct od_forward_opts fo = odm_model_forward_opts(e->model);
 
+	/* Steps call service->draft wherever the option says ODM_DRAFT_SHADOW (sequence.c), so it is off before any. */
 	if (e->service->draft == NULL && o->draft == ODM_DRAFT_SHADOW)
 		o->draft = ODM_DRAFT_OFF;
 	fo.max_rows = o->prefill_rows;
@@ -52,12 +55,13 @@ int odm_engine_open(struct odm_engine **out, struct odm_model *model, struct odm
 	}
 	pthread_mutex_init(&e->report_lock, NULL);
 	e->model = model;
-	e->service = service;
+	e->service = service; /* from here odm_engine_close() is valid, and frees it */
 	rc = open_batch(e, err);
 	if (rc != OD_OK) {
 		odm_engine_close(e);
 		return rc;
 	}
+	/* Other threads may ask for a report before the first step makes one. */
 	odm_engine_report_make(e, true);
 	if (!model->opts.quiet)
 		od_device_log_memory(model->device);
@@ -71,6 +75,7 @@ void odm_engine_close(struct odm_engine *e)
 		return;
 	/* A step that was given up may have queued work that uses the memory below. */
 	(void)!od_device_sync(e->model->device, NULL);
+	/* A prefill that has not ended is still the service's open step, so the service goes before the batch. */
 	e->service->free(e->service);
 	odm_batch_fini(&e->batch);
 	pthread_mutex_destroy(&e->report_lock);
@@ -192,6 +197,7 @@ int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_er
 	assert(q->phase == ODM_DONE);
 	if (err != NULL)
 		*err = q->err;
+	/* The result moves to the caller, so nothing of it may be left for odm_sequence_free(). */
 	*r = q->r;
 	q->r = (struct odm_result){ 0 };
 	odm_sequence_free(q);
