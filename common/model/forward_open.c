@@ -42,6 +42,7 @@ static uint64_t mix_bytes(const struct od_forward_opts *o)
 	const struct od_config *c = o->config;
 	uint64_t most = 0;
 
+	/* A queue runs the layers one after another, so all of them share the scratch of the largest. */
 	for (uint32_t i = 0; i < c->n_kinds; i++)
 		most = larger(most, c->kind[i].mixer->scratch_bytes(c, &c->kind[i].mix, o->max_rows));
 	return most;
@@ -153,6 +154,7 @@ static uint64_t lay_out_buffers(const struct od_forward_opts *o, uint64_t at[N_B
 	list_bytes(o, bytes);
 	for (size_t i = 0; i < N_BUFFERS; i++) {
 		at[i] = sum;
+		/* The bound keeps the padding and the rounding from wrapping before od_add() looks. */
 		if ((i < N_ROW_BUFFERS && !od_mul(o->max_rows, bytes[i], &bytes[i])) || bytes[i] > UINT64_MAX / 2 ||
 		    !od_add(sum, od_round_up(bytes[i] + OD_PAD_BYTES, 64), &sum))
 			return UINT64_MAX;
@@ -249,6 +251,7 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	list_bytes(&f->o, each);
+	/* A mapping is one card's, but results come from the card that has the layer: with several all are staged. */
 	f->staged = f->n_cards > 1 || od_ref_map(od_forward_ref(f, BUF_X)) == NULL;
 	if (f->n_cards > 1)
 		f->moved = od_host_new(f->o.device, moved_bytes(&f->o, each));
@@ -262,6 +265,7 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 		if (f->host[i] == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "no memory for a step's results on the host");
 	}
+	/* Each step's puts copy info and tables, so these are memory of od_host_new: a GPU has it pinned. */
 	f->rows = calloc(f->o.max_rows, sizeof(*f->rows));
 	f->info = od_host_new(f->o.device, f->o.max_rows * sizeof(*f->info));
 	f->tables = od_host_new(f->o.device, table_bytes(&f->o));
@@ -292,6 +296,7 @@ static int put_frequencies(struct od_forward *f, struct od_err *err)
 	for (f->card = 0; f->card < f->n_cards; f->card++)
 		od_device_put(f->o.device, OD_QUEUE_COMPUTE, od_forward_ref(f, BUF_INV_FREQ), inv_freq, bytes);
 	f->card = 0;
+	/* Queued puts may read inv_freq until this wait. */
 	rc = od_device_sync(f->o.device, err);
 	free(inv_freq);
 	return rc;
@@ -303,6 +308,7 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 	int rc;
 
 	*out = NULL;
+	/* od_forward_bytes() is UINT64_MAX where a product overflows, so those with max_rows below need no check. */
 	if (opts->max_rows == 0 || opts->max_rows > UINT32_MAX || od_forward_bytes(opts) > SIZE_MAX / 2)
 		return od_fail(err, OD_ERR_RANGE, "rows of a step: %zu is zero or too many", opts->max_rows);
 	if (opts->max_logits > opts->max_rows)
@@ -317,7 +323,7 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 	if (f == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "forward pass");
 	f->o = *opts;
-	f->n_cards = od_device_cards(opts->device);
+	f->n_cards = od_device_cards(opts->device); /* from here od_forward_free() is valid */
 	rc = open_buffers(f, err);
 	if (rc == OD_OK)
 		rc = put_frequencies(f, err);
@@ -338,8 +344,10 @@ void od_forward_free(struct od_forward *f)
 	/* a step that was given up may have queued work that uses the buffers below */
 	(void)!od_device_sync(f->o.device, NULL);
 	list_bytes(&f->o, each);
-	for (size_t i = 0; f->staged && i < N_BUFFERS; i++)
-		od_host_free(f->o.device, f->host[i], host_bytes(&f->o, each, i));
+	/* A mapping ends with its buffer: only stages are the pass's own. */
+	if (f->staged)
+		for (size_t i = 0; i < N_BUFFERS; i++)
+			od_host_free(f->o.device, f->host[i], host_bytes(&f->o, each, i));
 	od_host_free(f->o.device, f->info, f->o.max_rows * sizeof(*f->info));
 	od_host_free(f->o.device, f->tables, table_bytes(&f->o));
 	free(f->rows);
