@@ -22,6 +22,7 @@ int odm_pass_init(struct odm_pass *p, const struct odm_pass_opts *o, const struc
 		  struct od_err *err)
 {
 	*p = (struct odm_pass){ .o = *o, .max_rows = fo->max_rows, .max_logits = fo->max_logits };
+	/* The log keeps a pointer to p->about, and that one to p: so p stays where it is. */
 	p->about = (struct od_log_about){ .key = "request", .text = requests_of, .arg = p };
 	p->rows = calloc(fo->max_rows, sizeof(*p->rows));
 	p->part = calloc(o->max_parts, sizeof(*p->part));
@@ -102,13 +103,16 @@ int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct
 	int rc = OD_OK;
 
 	od_log_swap_about(&p->about);
+	/* The pass is open before anything can fail, so that odm_pass_give_up() also tells the service of a step that
+	 * did not begin. */
 	p->open = p->served = true;
 	p->step.step = step;
 	p->step.next_step = next_step;
 	p->step.cancelled = is_cancelled;
 	p->step.arg = p;
 	p->overslept_ns = 0;
-	memset(p->counters, 0, sizeof(p->counters));
+	memset(p->counters, 0, sizeof(p->counters)); /* the service counts from its begin on */
+	/* The service goes first: it may have to wait for workers, and a shadow gets its STEP before main computes. */
 	if (service->begin_step != NULL)
 		rc = service->begin_step(service, &p->step, err);
 	if (rc == OD_OK)
@@ -204,7 +208,7 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 	if (rc == OD_OK)
 		rc = attention(p, err);
 	if (rc == OD_OK && od_forward_routed(p->forward)) {
-		observe_routes(p);
+		observe_routes(p); /* before the experts: they end the layer, and od_forward_m() is the next one's */
 		rc = od_forward_experts(p->forward, p->o.service->runner, err);
 	}
 	*done = rc == OD_OK && od_forward_done(p->forward);
@@ -229,7 +233,7 @@ static void close_pass(struct odm_pass *p)
 {
 	if (!p->open)
 		return;
-	end_step(p);
+	end_step(p); /* before the sums: the service may still count */
 	p->open = false;
 	for (size_t i = 0; i < p->step.n_parts; i++)
 		od_counters_add(p->of[i]->r.figures.c, p->counters);
@@ -242,7 +246,7 @@ int odm_pass_end(struct odm_pass *p, const uint32_t *kept, struct od_err *err)
 	int rc = od_forward_end(p->forward, kept, err);
 
 	count_waits(p, waits);
-	close_pass(p);
+	close_pass(p); /* after an error, too: odm_pass_give_up() then finds nothing to do */
 	return rc;
 }
 
