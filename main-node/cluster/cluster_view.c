@@ -128,6 +128,7 @@ bool odm_links_attach(struct odm_links *l)
 			odm_members_attached(odm_cluster_members(l->cluster), k->member, k->session);
 		if (rc == OD_OK || rc == OD_ERR_BUSY)
 			continue;
+		/* Distrust goes first: it names the session, which the close clears. */
 		distrust(l, k, "no answer on its data port; check that the port is open");
 		odm_link_close(k);
 		*k = l->joining[--l->n_joining];
@@ -145,6 +146,7 @@ static void follow_members(struct odm_links *l)
 	odm_members_view(odm_cluster_members(l->cluster), &l->now);
 	/* without a shadow predictor PREDICTs are ignored */
 	l->now.has_shadow = l->now.has_shadow && odm_cluster_opts(l->cluster)->shadow;
+	/* Sessions that ended go before new ones begin: `joining` has room for present members only. */
 	for (uint32_t i = 0; i < l->n_joining; i++) {
 		if (is_here(l, &l->joining[i]))
 			continue;
@@ -167,6 +169,7 @@ static void wait_a_little(struct odm_links *l)
 	uint64_t count;
 
 	zmq_poll(items, (int)n, 100);
+	/* The signal is read off before the caller looks at the members: a later one wakes the next poll. */
 	if (read(odm_cluster_changed_fd(l->cluster), &count, sizeof(count)) < 0)
 		return; /* nothing changed */
 }
@@ -192,6 +195,7 @@ static void take_view(struct odm_links *l)
 	struct odm_link old[OD_MAX_HOSTS];
 	uint32_t n_old = l->view.n_workers, n = 0;
 
+	/* Workers get new indices below, where others' links may still be: so these are taken from a copy. */
 	memcpy(old, l->link, n_old * sizeof(*old));
 	for (uint32_t i = 0; i < l->now.n_workers; i++) {
 		const struct odm_member *m = &l->now.worker[i];
@@ -211,7 +215,7 @@ static void take_view(struct odm_links *l)
 	odm_view_count(&l->view);
 	l->stale = false;
 	l->view.epoch = l->now.epoch;
-	for (uint32_t j = 0; j < n_old; j++)
+	for (uint32_t j = 0; j < n_old; j++) /* links that were taken over are zeros */
 		odm_link_close(&old[j]);
 }
 
@@ -262,6 +266,7 @@ static void take_shadow(struct odm_links *l)
 
 bool odm_links_refresh(struct odm_links *l)
 {
+	/* Attaching goes first: it counts the epoch up (odm_members_attached), so that this call takes the new ones. */
 	const bool all = odm_links_attach(l);
 
 	follow_members(l);
@@ -371,6 +376,7 @@ void odm_links_avoid_late(struct odm_links *l)
 	}
 	if (late == 0 || late == l->view.n_few)
 		return;
+	/* From the last one on: put_last() moves only workers behind i. */
 	for (uint32_t i = l->view.n_few; i-- > 0;) {
 		if (l->link[i].watch.late)
 			put_last(l, i);
