@@ -121,6 +121,7 @@ static uint32_t find_donor(struct odm_sequence *first, bool fixed, const struct 
 			continue;
 		common = common_pages(q, with);
 		there = od_seq_state_length(with->state) / OD_KV_PAGE;
+		/* coming_pages() may ask the text for one more snapshot, so it is asked only where that would help. */
 		n = common > r->n ? coming_pages(with, common, fixed) : 0;
 		coming = n > coming ? n : coming;
 		if (common > there)
@@ -161,6 +162,7 @@ bool odm_reuse_find(const struct odm_reuse *u, struct odm_sequence *first, struc
 	if (fixed)
 		cut_to_snapshot(u->snapshots, r);
 	coming = find_donor(first, fixed, q, r);
+	/* With fixed state a text begins at a snapshot, so what a donor has behind it is only known. */
 	if (fixed) {
 		r->known = r->n_donor > r->known ? r->n_donor : r->known;
 		r->n_donor = r->n_donor < r->n ? r->n_donor : r->n;
@@ -185,6 +187,7 @@ int odm_reuse_begin(const struct odm_reuse *u, struct odm_sequence *q, const str
 /* Adds the first n pages of a text in progress to the cache. Returns the last one of them there. */
 static uint32_t add_pages(const struct odm_reuse *u, const struct odm_sequence *q, uint32_t n)
 {
+	/* The cache writes its own numbers over those of pages that it has already; the text keeps its pages. */
 	memcpy(u->page, od_seq_state_pages(q->state), n * sizeof(*u->page));
 	odm_prefix_cache_add(u->cache, od_seq_state_is_long(q->state), q->text, n, u->page);
 	return n > 0 ? u->page[n - 1] : ODM_NO_PAGE;
@@ -217,6 +220,7 @@ bool odm_reuse_restore(const struct odm_reuse *u, struct odm_sequence *q, uint32
 	end = odm_prefix_store_find(store, odm_sequence_is_long(q), q->text, n, most_pages(q));
 	if (end <= n || !take_snapshot(u, q))
 		return false;
+	/* The store's thread writes to these pages, so the text takes them now; its promise covers them. */
 	od_seq_state_reserve(q->state, end * OD_KV_PAGE);
 	q->restore_end = end;
 	q->restore = odm_prefix_store_read(store, odm_sequence_is_long(q), q->text, n, end,
@@ -246,6 +250,7 @@ static void take_snapshot_read(const struct odm_reuse *u, struct odm_sequence *q
 
 	take_pages(q, q->restore_end);
 	q->marks.begin = q->restore_end * OD_KV_PAGE;
+	/* The state is loaded before the snapshot is the cache's: if the page has one, this one is given back. */
 	od_seq_state_load(q->state, snapshot);
 	q->restore_snapshot = ODM_NO_SNAPSHOT;
 	if (odm_snapshots_keep(u->snapshots, snapshot, add_pages(u, q, q->restore_end), q->id))
@@ -271,7 +276,7 @@ static void close_restore(const struct odm_reuse *u, struct odm_sequence *q)
 {
 	if (q->restore == NULL)
 		return;
-	odm_prefix_read_close(q->restore);
+	odm_prefix_read_close(q->restore); /* before the snapshot: a thread may still write to that */
 	q->restore = NULL;
 	if (u->snapshots != NULL)
 		give_snapshot_back(u, q);
@@ -313,6 +318,7 @@ static void keep_snapshot(const struct odm_reuse *u, struct odm_sequence *q, uin
 
 	if (!odm_snapshots_keep(u->snapshots, snapshot, page, q->id) || length <= q->n_prefill)
 		return;
+	/* The answer's older snapshot goes when a newer one is kept: a next turn begins behind the newer one. */
 	if (q->marks.answer != ODM_NO_PAGE)
 		odm_snapshots_forget(u->snapshots, q->marks.answer, q->id);
 	q->marks.answer = page;
@@ -349,6 +355,7 @@ void odm_reuse_keep(const struct odm_reuse *u, struct odm_sequence *q)
 
 	if (u->cache == NULL || q->state == NULL)
 		return;
+	/* Reading ends first: its thread would write to pages that another text gets when this one's are freed. */
 	close_restore(u, q);
 	odm_reuse_stepped(u, q);
 	n = od_seq_state_length(q->state) / OD_KV_PAGE; /* tokens of committed rows are in the text */
@@ -358,7 +365,7 @@ void odm_reuse_keep(const struct odm_reuse *u, struct odm_sequence *q)
 			forget_text(u, q, n);
 		return;
 	}
-	(void)add_pages(u, q, n);
+	(void)add_pages(u, q, n); /* before the snapshots: it leaves the cache's page numbers in u->page */
 	for (uint32_t i = 0; u->snapshots != NULL && i < n; i++)
 		u->snapshot[i] = odm_snapshots_of(u->snapshots, u->page[i]);
 	if (u->store != NULL)
