@@ -442,9 +442,11 @@ GPU_FN void decode_coded(const struct gpu_planes_block *b, const uint8_t *sm, ui
 		next = decode_below(true, b, words, shared, entries, group);
 	else
 		next = decode_below(false, b, words, shared, entries, group);
-	GPU_UNROLL
-	for (unsigned u = 0; !is_whole && u < 4; u++)
-		load_slowly(sm, b->n[0], u, mine + 4 * u);
+	if (!is_whole) {
+		GPU_UNROLL
+		for (unsigned u = 0; u < 4; u++)
+			load_slowly(sm, b->n[0], u, mine + 4 * u);
+	}
 	begin_below(false, &below, shared, next);
 	GPU_UNROLL
 	for (unsigned half = 0; half < 2; half++) {

@@ -164,7 +164,7 @@ GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 		before = tiles + sum_before(mine, shared, &all);
 		put_tiles(&a, e, begin, begin + n, a.tile + before);
 		/* The thread that has the first pair of a round knows how many tiles come before the round. */
-		for (uint32_t r = (begin + a.together - 1) / a.together; n > 0 && r * a.together < begin + n; r++)
+		for (uint32_t r = (begin + a.together - 1) / a.together; r * a.together < begin + n; r++)
 			a.tiles_before[r] = before + tiles_in(&a, begin, r * a.together);
 		tiles += all;
 	}

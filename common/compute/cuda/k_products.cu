@@ -816,9 +816,11 @@ GPU_FN void begin_tile(const unsigned coding, const unsigned R, struct outputs *
 	GPU_UNROLL
 	for (unsigned j = 0; j < outs_of(coding, R); j++)
 		t->row[j] = row_of(t, out_of(coding, R, j));
-	GPU_UNROLL
-	for (unsigned j = 0; coding == GPU_INT8 && j < outs_of(coding, R); j++)
-		t->scale[j] = m->scale[real_output(t, output_of(coding, R, t, j))];
+	if (coding == GPU_INT8) {
+		GPU_UNROLL
+		for (unsigned j = 0; j < outs_of(coding, R); j++)
+			t->scale[j] = m->scale[real_output(t, output_of(coding, R, t, j))];
+	}
 	t->lane = share_index(coding, R) * lanes_of(coding, R);
 	t->aligned = t->x_in_units = true;
 }
