@@ -48,6 +48,7 @@ static void publish(struct member *m, const char *why)
 	ms->epoch++;
 	pthread_cond_broadcast(&ms->changed);
 	pthread_mutex_unlock(&ms->lock);
+	/* The engine is woken last, so it finds the new epoch, and the lock free. */
 	if (write(ms->o.changed_fd, &one, sizeof(one)) < 0)
 		return; /* the counter is full: the engine will wake anyway */
 }
@@ -79,6 +80,7 @@ void odm_member_drop(struct member *m, uint64_t retry_after_ns, const char *why)
 {
 	const bool was_ready = m->state == M_READY, was_used = m->pub.session != 0;
 
+	/* The watch ends first, because ending it takes the socket. publish() reads the state, so it comes last. */
 	end_watch(m);
 	od_uv_socket_close(m->socket);
 	m->socket = NULL;
@@ -234,7 +236,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	m->state = M_READY;
 	odm_member_attempt_succeeded(m);
 	m->told_left_out = false;
-	m->ping = 0;
+	m->ping = 0; /* PINGs are numbered by session, and so are asked and answered below */
 	odm_member_set_refused(m, 0);
 	od_liveness_start(&m->live, od_now_ns());
 	pthread_mutex_lock(&m->ms->lock);
@@ -319,7 +321,7 @@ static void on_pong(struct member *m, const Od__Pong *p)
 	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
 	m->told = m->told && !first;
-	join(m);
+	join(m); /* it takes the lock again */
 	odm_member_probe(m);
 }
 
@@ -466,6 +468,7 @@ static void check_ready(struct member *m, uint64_t now, bool ping)
 		m->exile_ns = now + ((uint64_t)EXILE_S << m->strikes) * OD_NS_PER_S;
 		m->strikes += m->strikes < MAX_STRIKES;
 		m->on_trial = true;
+		/* The drop takes the lock, and writes m->why: so `why` is a copy, made under the lock above. */
 		odm_member_drop(m, RETRY_LOST_NS, why);
 		return;
 	}
@@ -544,7 +547,7 @@ static void check_connecting(struct member *m, uint64_t now)
 
 	if (failed)
 		check_handshake(m, how);
-	if (m->state != M_CONNECTING)
+	if (m->state != M_CONNECTING) /* check_handshake() has dropped it */
 		return;
 	if (odm_member_tries_another(m, now) || (m->addresses.n > 1 && (failed || how == OD_HANDSHAKE_UNREACHED))) {
 		odm_member_attempt_failed(m, failed, RETRY_BUSY_NS, OD_OK, failed ? m->why : unreached);
@@ -562,6 +565,7 @@ static void check_process(struct member *m)
 
 	if (o->ended == NULL || m->gone || !o->ended(o->ended_arg, &m->host, why, sizeof(why)))
 		return;
+	/* `gone` is set before the drop wakes the engine, which would else wait for it to come back. */
 	pthread_mutex_lock(&m->ms->lock);
 	m->gone = true;
 	pthread_mutex_unlock(&m->ms->lock);
@@ -670,6 +674,7 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 		odm_members_free(ms);
 		return rc;
 	}
+	/* The timer comes last: odm_members_free() does not close it, and its ticks need all of the above. */
 	uv_timer_init(loop, &ms->timer);
 	ms->timer.data = ms;
 	uv_timer_start(&ms->timer, on_tick, 0, TICK_MS);
@@ -725,11 +730,12 @@ void odm_members_ask(struct odm_members *ms)
 			continue;
 		pthread_mutex_lock(&ms->lock);
 		memcpy(m->at_ask, m->counted, sizeof(m->at_ask));
-		m->asked = m->ping + (m->state == M_READY);
+		m->asked = m->ping + (m->state == M_READY); /* the number of the PING below */
 		pthread_mutex_unlock(&ms->lock);
 		if (m->state == M_READY)
 			odm_member_ping(m, 0);
 	}
+	/* odm_members_counters() waits for this, so it is set when each member's `asked` is. */
 	pthread_mutex_lock(&ms->lock);
 	ms->asked = true;
 	pthread_cond_broadcast(&ms->changed);
