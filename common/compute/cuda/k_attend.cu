@@ -818,8 +818,8 @@ GPU_FN void add_weights(const unsigned coding, const unsigned R, const unsigned 
 		for (unsigned u = 0; u < AHEAD; u++)
 			scale[u] = gpu_scale_at(m, (row + u) * groups + group);
 	}
-	/* No data passes between lanes here. The barrier keeps the loads together: without it the compiler may move
-	 * some behind sums that wait for others. */
+	/* No data passes between lanes here. The barrier keeps the loads together: without it nvcc 13 puts each F32
+	 * load right before its own sums. */
 	gpu_sync_warp();
 	GPU_UNROLL
 	for (unsigned u = 0; u < AHEAD; u++) {
