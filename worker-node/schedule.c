@@ -169,7 +169,7 @@ static void free_slot(struct odw_schedule *s, struct slot *slot)
 	s->n_draining -= slot->state == ODW_DRAINING;
 	if (expert_in(s, slot)->slot == 0) /* else it is being loaded elsewhere by now */
 		odw_cache_offer(s->opts.cache, slot->m, slot->expert, &slot->mem, slot->valid);
-	odw_bufs_put(s->opts.bufs, &slot->mem, ~0u);
+	odw_bufs_put(s->opts.bufs, &slot->mem, ~0u); /* the buffers that the cache has not taken */
 	TAILQ_REMOVE(&s->busy, slot, link);
 	s->n_busy--;
 	*slot = (struct slot){ .state = ODW_FREE };
@@ -194,8 +194,8 @@ static void evict(struct odw_schedule *s, struct slot *slot)
 {
 	if (slot->state == ODW_LOADING)
 		pthread_cond_broadcast(&s->cancelled);
-	count_eviction(s->figures.c, slot);
-	expert_in(s, slot)->slot = 0;
+	count_eviction(s->figures.c, slot); /* it looks at the state, which changes below */
+	expert_in(s, slot)->slot = 0; /* free_slot() offers the cache only buffers of an expert without a slot */
 	if (odw_stages_drop(&s->stages, number_of(s, slot))) {
 		pthread_cond_broadcast(&s->to_read);
 		pthread_cond_broadcast(&s->to_finish);
@@ -204,6 +204,7 @@ static void evict(struct odw_schedule *s, struct slot *slot)
 		free_slot(s, slot);
 		return;
 	}
+	/* A reader, an inflater or the engine still uses the memory; user_leaves() frees the slot. */
 	slot->state = ODW_DRAINING;
 	s->n_draining++;
 }
@@ -227,6 +228,7 @@ static void update_slot(struct odw_schedule *s, struct slot *slot)
 		pin(s, slot);
 		return;
 	}
+	/* It is among the busy ones again before evict(), which takes it from there. */
 	if (slot->pinned) {
 		slot->pinned = false;
 		TAILQ_INSERT_TAIL(&s->busy, slot, link);
@@ -392,7 +394,7 @@ static void begin_load(struct odw_schedule *s, struct schedule_entry *e)
 	slot->prompt = e->prompt;
 	slot->valid = odw_cache_take(s->opts.cache, e->m, e->expert, &slot->mem);
 	slot->read = OD_SET_STORED & ~slot->valid;
-	odw_bufs_fill(s->opts.bufs, &slot->mem);
+	odw_bufs_fill(s->opts.bufs, &slot->mem); /* after the cache: only buffers that are missing are taken */
 	expert_of(s, e)->slot = (uint32_t)number_of(s, slot) + 1;
 	pthread_cond_broadcast(slot->read != 0 ? &s->to_read : &s->to_finish);
 }
@@ -484,11 +486,13 @@ static void drop_session(struct odw_schedule *s)
 	TAILQ_FOREACH(item, &s->ended, link)
 	item->code = OD_ERR_CANCELLED;
 	while ((e = TAILQ_FIRST(&s->runs)) != NULL) {
+		/* Items leave first: a dropped entry may be used again. */
 		end_items(s, e, OD_ERR_CANCELLED, "the session is over");
 		drop_entry(s, e);
 	}
 	while ((e = TAILQ_FIRST(&s->wants)) != NULL)
 		drop_entry(s, e);
+	/* The engine still has these: odw_schedule_done() lets go of the slot, and must not find an entry. */
 	while ((item = TAILQ_FIRST(&s->computing)) != NULL) {
 		TAILQ_REMOVE(&s->computing, item, link);
 		item->entry = NULL;
@@ -559,7 +563,7 @@ static bool want_one(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t
 	if (e != NULL && e->claim != CLAIM_WANT)
 		return true; /* a RUN has it, or it is kept for one: that is more binding */
 	if (e != NULL)
-		take_out(s, e);
+		take_out(s, e); /* before its rank changes: the list is in the order of ranks */
 	else
 		e = new_entry(s, step, m, expert);
 	if (e == NULL)
@@ -580,6 +584,7 @@ size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step
 	if (session == s->session && session != 0 && odw_step_marks_newer(s->marks, step, m, version)) {
 		for (size_t i = 0; i < n; i++)
 			n_dropped += !want_one(s, step, m, experts[i], (uint32_t)i, version, prompt);
+		/* Experts that are wanted again have the new version by now, so they keep their slots. */
 		drop_older_wants(s, step, m, version);
 		assign_slots(s);
 	}
@@ -698,6 +703,7 @@ int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, ui
 		note_visit(s, m, item, n);
 		for (size_t i = 0; i < n; i++)
 			run_one(s, step, m, &item[i]);
+		/* The RUN has taken over its WANTs' entries, so closing does not evict what it needs. */
 		close_layers(s, step, closes ? m + 1 : m);
 		assign_slots(s);
 	}
@@ -960,7 +966,7 @@ static void slice_is_finished(struct odw_schedule *s, struct slot *slot)
 	if (++slot->n_finished < s->opts.n_slices)
 		return;
 	slot->state = ODW_RESIDENT;
-	slot->valid = ~0u;
+	slot->valid = ~0u; /* before update_slot(), which may evict it: then the cache is offered all */
 	slot->load_ns = s->opts.now_ns() - slot->begin_ns;
 	if (slot->read != 0) {
 		s->figures.c[OD_C_LOADS]++;
@@ -1052,6 +1058,7 @@ void odw_schedule_place(struct odw_schedule *s, const struct od_share *share)
 {
 	pthread_mutex_lock(&s->lock);
 	if (odw_cache_place(s->opts.cache, share)) {
+		/* Pinned slots are in no list, so they are looked for in the table. */
 		for (unsigned i = 0; i < s->n_table; i++) {
 			if (s->slot[i].pinned)
 				update_slot(s, &s->slot[i]);
