@@ -454,14 +454,15 @@ GPU_FN void few(const struct gpu_delta *a, const bool fixed)
 		if (which < 2 && t < n)
 			m->gate[which][t] = gate_of(a, m->index[t], which, head);
 		mix_rows(a, m, &p, m->index, 0, n);
-		for (unsigned c = gpu_thread(); fixed && c < (a->v_dim + THREADS - 1) / THREADS * THREADS;
-		     c += THREADS) {
-			if (c >= THREADS)
-				load_column(a, head, c, s);
-			few_rows(m, lines_of(m), line, n, c, c < a->v_dim, s);
-			store_column(a, head, c, s);
-		}
-		if (!fixed)
+		if (fixed)
+			for (unsigned c = gpu_thread(); c < (a->v_dim + THREADS - 1) / THREADS * THREADS;
+			     c += THREADS) {
+				if (c >= THREADS)
+					load_column(a, head, c, s);
+				few_rows(m, lines_of(m), line, n, c, c < a->v_dim, s);
+				store_column(a, head, c, s);
+			}
+		else
 			any_rows(a, m, lines_of(m), line, head, 0, n);
 		gpu_sync(); /* a row's outputs come from all columns, and end_row norms them together */
 		for (unsigned r = 0; r < n; r++)

@@ -137,9 +137,11 @@ GPU_FN void store_weights(const unsigned coding, const struct brought *b, uint32
 		float w[RUN];
 
 		gpu_decode(coding, RUN, b->code[i], w);
-		GPU_UNROLL
-		for (unsigned n = 0; gpu_is_scaled(coding) && n < RUN; n++)
-			w[n] *= b->scale;
+		if (gpu_is_scaled(coding)) {
+			GPU_UNROLL
+			for (unsigned n = 0; n < RUN; n++)
+				w[n] *= b->scale;
+		}
 		if (left < OWN) {
 			GPU_UNROLL
 			for (unsigned n = 0; n < RUN; n++)

@@ -301,9 +301,11 @@ GPU_FN void add_step(const unsigned coding, const unsigned R, const struct outpu
 	GPU_UNROLL
 	for (unsigned j = 0; j < outs_of(coding, R); j++) {
 		gpu_decode(coding, lanes, gpu_read_raw(own_bytes(coding, R), code[j]), w + j * lanes);
-		GPU_UNROLL
-		for (unsigned i = 0; gpu_is_scaled(coding) && i < lanes; i++)
-			w[j * lanes + i] *= scale[j];
+		if (gpu_is_scaled(coding)) {
+			GPU_UNROLL
+			for (unsigned i = 0; i < lanes; i++)
+				w[j * lanes + i] *= scale[j];
+		}
 	}
 	add(coding, R, t, k, in_ring, x, w, s->sum);
 }
