@@ -91,7 +91,8 @@ def a_server_that_is_being_loaded_outlives_sighup():
 
 
 def hung_up():
-    """For preexec_fn: SIGHUP waits for the program from its first instruction on."""
+    """For preexec_fn: SIGHUP waits for the program from its first instruction on, although nohup ignores it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     os.kill(os.getpid(), signal.SIGHUP)
 
