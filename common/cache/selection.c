@@ -62,22 +62,6 @@ static double *tables(uint32_t n, uint32_t k)
 	return calloc(2 * cells, sizeof(double));
 }
 
-int od_selection_inclusion(const double *q, uint32_t n, uint32_t k, double *f, struct od_err *err)
-{
-	double *t = tables(n, k);
-
-	if (t == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "selection of %u of %u experts", k, n);
-	inclusion(q, n, k, t, t + ((size_t)n + 1) * (k + 1), f);
-	free(t);
-	for (uint32_t i = 0; i < n; i++) {
-		if (!isfinite(f[i]))
-			return od_fail(err, OD_ERR_RANGE, "selection probabilities allow no set of %u of %u experts", k,
-				       n);
-	}
-	return OD_OK;
-}
-
 /* Never and always are as good as 1e-13 from it. */
 static double odds(double p)
 {

@@ -30,9 +30,6 @@
  * OD_ERR_RANGE: f is invalid. */
 OD_MUST_CHECK int od_selection_fit(const double *f, uint32_t n, uint32_t k, double *q, struct od_err *err);
 
-/* Computes the inclusion probabilities f [n] of q [n]. OD_ERR_RANGE: no set of k is possible. */
-OD_MUST_CHECK int od_selection_inclusion(const double *q, uint32_t n, uint32_t k, double *f, struct od_err *err);
-
 /* Algorithm 2: hits[h], the probability that h of the n experts are drawn, for h in 0..max. */
 void od_selection_hits(const double *q, uint32_t n, uint32_t max, double *hits);
 
