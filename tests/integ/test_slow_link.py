@@ -105,21 +105,34 @@ def limit(name, *args, **kw):
         raise Skip(e) from None
 
 
+def gets_no_experts_until_its_link_is_good(**way):
+    with Cluster("w0", "w1", slow=["w1"], **way) as c:
+        c.await_message(f"worker {lan().address('w1')}:5701 is connected but not used")  # before its first use
+        texts = [c.text() for _ in range(3)]
+        c.expect(all(t == (1, ["w1"]) for t in texts), (way, texts))
+        limit("w1", None)
+        c.await_message(f"worker {lan().address('w1')}:5701 is used again")
+        c.text()  # it may be used in the middle of a text
+        runs, passed = c.text()
+        c.expect(runs > 1 and not passed, (runs, passed))
+        err = c.end()
+        expect_calm(err)
+        assert "lost" not in err, err
+
+
 @test
 def a_slow_worker_gets_no_experts_until_its_link_is_good():
-    for way in {}, {"up": False}, {"down": False}:
-        with Cluster("w0", "w1", slow=["w1"], **way) as c:
-            c.await_message(f"worker {lan().address('w1')}:5701 is connected but not used")  # before its first use
-            texts = [c.text() for _ in range(3)]
-            c.expect(all(t == (1, ["w1"]) for t in texts), (way, texts))
-            limit("w1", None)
-            c.await_message(f"worker {lan().address('w1')}:5701 is used again")
-            c.text()  # it may be used in the middle of a text
-            runs, passed = c.text()
-            c.expect(runs > 1 and not passed, (runs, passed))
-            err = c.end()
-            expect_calm(err)
-            assert "lost" not in err, err
+    gets_no_experts_until_its_link_is_good()
+
+
+@test
+def nor_does_one_that_is_slow_to_receive():
+    gets_no_experts_until_its_link_is_good(up=False)
+
+
+@test
+def nor_does_one_that_is_slow_to_answer():
+    gets_no_experts_until_its_link_is_good(down=False)
 
 
 @test
