@@ -8,8 +8,8 @@ compile, or compiles to the same code, is drawn again. Each is built in a copy o
 its file, until one fails. Those that none finds are built together and meet all of make check. The test that fails first meets one half
 of them and the other, and so on, until its failure has its mutation; then the others go on. Those still left meet what make check-all
 runs beyond make check in the same way. A test finds a mutation only if it fails with that one alone, fails twice, and passes without: a
-slow machine finds nothing. (Together, a mutation could keep a test from reaching another one. None that stops a program early gets so
-far: the tests that know its file find it.) All of it lies in build/mutations/COMMIT. The script can be ended at any time: started again,
+slow machine finds nothing. (Together, a mutation could keep a test from reaching another one: those that break every cluster are found
+before, by test_cluster.) All of it lies in build/mutations/COMMIT. The script can be ended at any time: started again,
 it goes on where it was. --report only says what is known so far. The status is 0 if make check finds 90% of what make check-all finds.
 Standard library only."""
 import argparse
@@ -33,8 +33,7 @@ LIMIT_S = 300  # a program of tests that runs longer has met an endless loop
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # of a process: a wrong length must not take all of the machine's
 # Which parts of tests/run.sh belong to a tier, and what make builds for them. check-source is not among them: it would find how a mutation
 # is written.
-CHECK = "--check"
-PARTS = [("check", CHECK, "check-build-quick"), ("check-all", "--rest", "check-build"), ("check-all", "--far --emulated", "check-build"),
+PARTS = [("check", "--check", "check-build-quick"), ("check-all", "--rest", "check-build"), ("check-all", "--far --emulated", "check-build"),
          ("check-all", "--fuzz", "fuzz")]
 # Programs of tests/integ that know a room best; unit tests are found by what they include.
 INTEG = {"common/model": "conform", "common/pack": "test_pack", "common/text": "template chat", "common/net": "keys",
@@ -278,7 +277,7 @@ class Judge:
         return run_tests(self.tree, parts, only, [t for t, seconds in self.all["without"].items() if not seconds] + list(but), **how)
 
     def fails(self, group, part, test):
-        """Whether it fails twice with mutations with which it has failed once, and passes without any."""
+        """Whether a test that has failed with these mutations fails with them again, and passes without any."""
         if test not in self.all["without"]:
             for _ in range(2):
                 begin = time.monotonic()

@@ -48,11 +48,12 @@ int od_list_choices(const char *option, const char *text, const char *const *cho
 
 		while (choices[i] != NULL && strcmp(choices[i], item) != 0)
 			i++;
-		join(known, sizeof(known), choices);
-		if (choices[i] == NULL)
+		if (choices[i] == NULL) {
+			join(known, sizeof(known), choices);
 			return od_fail(err, OD_ERR_ARG,
 				       "--%s: found \"%s\"; expected a list, divided by commas, of: %s", option, item,
 				       known);
+		}
 		for (size_t k = 0; k < at; k++) {
 			if (out[k] == i)
 				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" is listed twice", option, item);

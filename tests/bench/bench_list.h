@@ -17,6 +17,7 @@ struct od_list {
 	char text[4096];
 };
 
+/* Any items, which may be empty. */
 OD_MUST_CHECK int od_list_split(struct od_list *l, const char *option, const char *text, struct od_err *err);
 /* "int8,nf4": indices into choices (which end with NULL), each once. *n is 0 unless OD_OK. */
 OD_MUST_CHECK int od_list_choices(const char *option, const char *text, const char *const *choices,
