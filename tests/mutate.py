@@ -30,7 +30,7 @@ import time
 N_MUTATIONS = 40
 WANTED = 0.9
 LIMIT_S = 300  # a program of tests that runs longer has met an endless loop
-MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # of a process: a wrong length must not take all of the machine's
+MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8 * 7  # of a process: a wrong length must not take all of the machine's
 # Which parts of tests/run.sh belong to a tier, and what make builds for them. check-source is not among them: it would find how a mutation
 # is written.
 PARTS = [("check", "--check", "check-build-quick"), ("check-all", "--rest", "check-build"), ("check-all", "--far --emulated", "check-build"),
