@@ -50,7 +50,7 @@ struct member {
 	bool seen; /* it has been used */
 	bool on_trial; /* it was distrusted: it is back when it has attached */
 	uint64_t added_ns;
-	bool told_passed; /* it was logged that it is not used */
+	bool told_passed[ODM_N_DEALS]; /* it was logged that it is not used, for prompts or at all */
 	bool told_left_out; /* it was logged that this session misses messages */
 	/* Under the lock, for other threads: */
 	struct odm_member pub;

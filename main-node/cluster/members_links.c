@@ -89,31 +89,42 @@ static void tell_changed(struct odm_members *ms)
 		return; /* the counter is full: the engine will wake anyway */
 }
 
-/* Once for each change. */
-static void say(struct member *m, const struct odm_link_cost *c)
+/* Once for each change. for_what: "", or what alone it is not used for. */
+static void say_change(struct member *m, const struct odm_link_cost *c, bool passed, bool *told, const char *for_what)
 {
 	char name[300];
 
-	if (m->told_passed == c->passed[ODM_DEAL_FEW])
+	if (*told == passed)
 		return;
-	if (m->told_passed && c->slow_work && od_now_ns() - c->returned_ns < TRIAL_NS)
+	if (*told && c->slow_work && od_now_ns() - c->returned_ns < TRIAL_NS)
 		return; /* it may be out again in a moment */
-	m->told_passed = c->passed[ODM_DEAL_FEW];
-	if (m->told_passed && c->slow_work)
+	*told = passed;
+	odm_member_name(m, name, sizeof(name));
+	if (passed && c->slow_work)
 		od_log(OD_LOG_WARN,
-		       "%s is connected but not used: layers end sooner without it (its experts take much longer than others'; "
+		       "%s is connected but not used%s: layers end sooner without it (its experts take much longer than others'; "
 		       "it is tried again now and then)",
-		       odm_member_name(m, name, sizeof(name)));
-	else if (m->told_passed)
+		       name, for_what);
+	else if (passed)
 		od_log(OD_LOG_WARN,
-		       "%s is connected but not used: layers end sooner without it (its link: round trip %.1f ms, %.1f ms for "
+		       "%s is connected but not used%s: layers end sooner without it (its link: round trip %.1f ms, %.1f ms for "
 		       "64 KiB; it is measured all the time)",
-		       odm_member_name(m, name, sizeof(name)), odm_link_cost_latency(c) / OD_NS_PER_MS,
+		       name, for_what, odm_link_cost_latency(c) / OD_NS_PER_MS,
 		       odm_link_cost_byte(c) * 65536 / OD_NS_PER_MS);
 	else
-		od_log(OD_LOG_INFO, "%s is used again (round trip %.1f ms, %.1f ms for 64 KiB)",
-		       odm_member_name(m, name, sizeof(name)), odm_link_cost_latency(c) / OD_NS_PER_MS,
-		       odm_link_cost_byte(c) * 65536 / OD_NS_PER_MS);
+		od_log(OD_LOG_INFO, "%s is used again%s (round trip %.1f ms, %.1f ms for 64 KiB)", name, for_what,
+		       odm_link_cost_latency(c) / OD_NS_PER_MS, odm_link_cost_byte(c) * 65536 / OD_NS_PER_MS);
+}
+
+static void say(struct member *m, const struct odm_link_cost *c)
+{
+	const bool few = c->passed[ODM_DEAL_FEW], many = c->passed[ODM_DEAL_MANY];
+
+	say_change(m, c, few, &m->told_passed[ODM_DEAL_FEW], "");
+	if (few || m->told_passed[ODM_DEAL_FEW])
+		m->told_passed[ODM_DEAL_MANY] = many; /* one message says both */
+	else
+		say_change(m, c, many, &m->told_passed[ODM_DEAL_MANY], " for prompts");
 }
 
 /* Workers that main can use, or will in a moment. */

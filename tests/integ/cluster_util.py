@@ -177,7 +177,7 @@ def generate(*args, stderr=False, **kw):
 # 1.5 s: others run what it owed, and counts are other ones. A worker that does not hear of main for so long ends its session.
 SILENCE = re.compile(r"(?:worker|shadow)[^\n]*:(\d+) (?:is lost: (?:no answer|it has work but made no progress|it sent BYE \(|"
                      r"it answers heartbeats, but not)|is late;)")
-PASSED_OVER = "is connected but not used: layers end sooner"  # so main says of a worker that had too little CPU to be worth its rows
+PASSED_OVER = "is connected but not used"  # so main says of a worker that had too little CPU to be worth its rows
 ATTEMPTS = 20
 
 
