@@ -19,7 +19,7 @@
 
 #include "common/base/status.h"
 #include "common/compute/act.h"
-#include "common/compute/dtype.h"
+#include "common/compute/formats/format.h"
 #include "common/compute/planes.h"
 
 /* Kernel classes, pinned: on the wire and in files. The number is that of the rules of sums; 2: attention folds blocks

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/compute/formats/format_list.h"
+
 /* Pinned: the numbers are stored in packs and sent on the wire. FP8: OCP's "8-bit Floating Point Specification"; E5M2
  * is the upper half of an F16; E4M3 (bias 7) has no infinities, and NaN only as 7f and ff; BF16 holds every value of
  * both. The last four types occur only with scales (quant.h): U4B8 and U8B128 are integers stored with 8 and 128 added;
@@ -14,40 +16,10 @@
  * quant.h specifies OD_NF4. Not all types have a safetensors name; the readers of checkpoints and packs decide which
  * types a tensor may have. */
 enum od_dtype {
-	OD_BF16 = 1,
-	OD_F16 = 2,
-	OD_F32 = 3,
-	OD_INT8 = 4,
-	OD_NF4 = 5,
-	OD_F8_E4M3 = 6,
-	OD_F8_E5M2 = 7,
-	OD_U4B8 = 8,
-	OD_U8B128 = 9,
-	OD_F4_E2M1 = 10,
-	OD_F8_E8M0 = 11, /* only for scales */
+#define OD_DTYPE_ENTRY(NAME, name, number, ...) OD_##NAME = number,
+	OD_FORMATS(OD_DTYPE_ENTRY)
+#undef OD_DTYPE_ENTRY
 };
-#define OD_DTYPE_LAST OD_F8_E8M0
-
-static inline size_t od_dtype_bytes(enum od_dtype t) /* 0: unknown, or less than one byte */
-{
-	switch (t) {
-	case OD_BF16: return 2;
-	case OD_F16: return 2;
-	case OD_F32: return 4;
-	case OD_INT8: return 1;
-	case OD_NF4: return 0;
-	case OD_F8_E4M3: return 1;
-	case OD_F8_E5M2: return 1;
-	case OD_U4B8: return 0;
-	case OD_U8B128: return 1;
-	case OD_F4_E2M1: return 0;
-	case OD_F8_E8M0: return 1;
-	}
-	return 0;
-}
-
-const char *od_dtype_name(enum od_dtype t); /* "BF16"; safetensors' own names where it has one */
-enum od_dtype od_dtype_parse(const char *name); /* 0 when unknown */
 
 /* The values of the 16 codes of the 4-bit types; code 8 of E2M1 is -0. */
 extern const float od_u4b8_values[16], od_e2m1_values[16];

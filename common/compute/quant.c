@@ -25,46 +25,14 @@ const float od_nf4_values[16] = {
 
 const int8_t od_nf4_int8[16] = { -127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127 };
 
-static void widen_codes(enum od_dtype t, const void *row, size_t n, float *restrict out)
+float od_scale_f32(enum od_dtype t, const void *at, size_t i)
 {
-	const uint16_t *half = row;
-	const uint8_t *byte = row;
-	const float *values = t == OD_U4B8 ? od_u4b8_values : od_e2m1_values;
+	const struct od_format *f = od_format(t);
+	float scale = NAN;
 
-	switch (t) {
-	case OD_BF16:
-		for (size_t i = 0; i < n; i++)
-			out[i] = od_bf16_f32(half[i]);
-		break;
-	case OD_F16:
-		for (size_t i = 0; i < n; i++)
-			out[i] = od_f16_f32(half[i]);
-		break;
-	case OD_F32: memcpy(out, row, n * sizeof(float)); break;
-	case OD_INT8:
-		for (size_t i = 0; i < n; i++)
-			out[i] = (float)(int8_t)byte[i];
-		break;
-	case OD_F8_E4M3:
-		for (size_t i = 0; i < n; i++)
-			out[i] = od_e4m3_f32(byte[i]);
-		break;
-	case OD_F8_E5M2:
-		for (size_t i = 0; i < n; i++)
-			out[i] = od_e5m2_f32(byte[i]);
-		break;
-	case OD_U8B128:
-		for (size_t i = 0; i < n; i++)
-			out[i] = (float)(byte[i] - 128);
-		break;
-	case OD_U4B8:
-	case OD_F4_E2M1:
-		for (size_t i = 0; i < n; i++)
-			out[i] = values[byte[i / 2] >> 4 * (i % 2) & 15u];
-		break;
-	case OD_NF4:
-	case OD_F8_E8M0: memset(out, 0, n * sizeof(float)); break; /* not published as weights */
-	}
+	if (f != NULL && (f->uses & OD_USE_SCALE) != 0)
+		f->decode((const char *)at + i * od_dtype_bytes(t), 1, &scale);
+	return scale;
 }
 
 void od_dequant_row(const struct od_mat *w, size_t row, float *out)
@@ -72,7 +40,7 @@ void od_dequant_row(const struct od_mat *w, size_t row, float *out)
 	const struct od_scales *s = &w->scales;
 	size_t n = w->n_in, groups;
 
-	widen_codes(w->dtype, (const char *)w->data + row * od_row_bytes(w->dtype, n), n, out);
+	od_format(w->dtype)->decode((const char *)w->data + row * od_row_bytes(w->dtype, n), n, out);
 	if (s->at == NULL)
 		return;
 	groups = od_scale_groups(s, n);

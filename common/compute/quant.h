@@ -25,9 +25,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/compute/dtype.h"
+#include "common/compute/formats/format.h"
 
 #define OD_QUANT_GROUP 64u /* weights per scale */
+/* A row of NF4: pieces of 64 bytes, each 16 little-endian 32-bit words. Bits [4j, 4j + 4) of word i are the code of
+ * weight 16 (j / 2) + 64 (j % 2) + i of the piece. So one shift of the words yields 16 adjacent weights; the low
+ * nibbles of all bytes are the first block of 64, the high nibbles the second. Codes beyond n_in are OD_NF4_ZERO. */
 #define OD_NF4_PIECE 128u /* weights of a row per 64-byte piece */
 
 extern const float od_nf4_values[16]; /* increasing, -1 to 1; [7] is 0 */
@@ -39,39 +42,8 @@ static inline size_t od_quant_groups(size_t n_in) /* per row; the last one may b
 	return (n_in + OD_QUANT_GROUP - 1) / OD_QUANT_GROUP;
 }
 
-/* A row of NF4: pieces of 64 bytes, each 16 little-endian 32-bit words. Bits [4j, 4j + 4) of word i are the code of
- * weight 16 (j / 2) + 64 (j % 2) + i of the piece. So one shift of the words yields 16 adjacent weights; the low
- * nibbles of all bytes are the first block of 64, the high nibbles the second. Codes beyond n_in are OD_NF4_ZERO. */
-static inline size_t od_nf4_row_bytes(size_t n_in)
-{
-	return (n_in + OD_NF4_PIECE - 1) / OD_NF4_PIECE * (OD_NF4_PIECE / 2);
-}
-
-static inline size_t od_row_bytes(enum od_dtype t, size_t n_in)
-{
-	if (t == OD_NF4)
-		return od_nf4_row_bytes(n_in);
-	return t == OD_U4B8 || t == OD_F4_E2M1 ? n_in / 2 + n_in % 2 : n_in * od_dtype_bytes(t);
-}
-
 /* Element i of an array of scales, converted exactly; NaN when t is not a type of scales. */
-static inline float od_scale_f32(enum od_dtype t, const void *at, size_t i)
-{
-	switch (t) {
-	case OD_F32: return ((const float *)at)[i];
-	case OD_BF16: return od_bf16_f32(((const uint16_t *)at)[i]);
-	case OD_F16: return od_f16_f32(((const uint16_t *)at)[i]);
-	case OD_F8_E4M3: return od_e4m3_f32(((const uint8_t *)at)[i]);
-	case OD_F8_E8M0: return od_e8m0_f32(((const uint8_t *)at)[i]);
-	case OD_INT8:
-	case OD_NF4:
-	case OD_F8_E5M2:
-	case OD_U4B8:
-	case OD_U8B128:
-	case OD_F4_E2M1: break;
-	}
-	return NAN;
-}
+float od_scale_f32(enum od_dtype t, const void *at, size_t i);
 
 /* A row of a published matrix, with or without scales, as f32: out[w->n_in]. Not for a shadow's matrices (OD_NF4, and
  * OD_INT8 without scales.at), nor for planes. */

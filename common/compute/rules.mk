@@ -1,4 +1,5 @@
-libod_SRCS += $(addprefix common/compute/,card_split.c cards.c device.c dtype.c open_device.c planes.c quant.c rank.c scratch.c sincos.c)
+libod_SRCS += $(addprefix common/compute/,card_split.c cards.c device.c open_device.c planes.c quant.c rank.c scratch.c sincos.c)
+libod_SRCS += common/compute/formats/format.c
 libod_SRCS += $(addprefix common/compute/cpu/,cpu.c cpu_delta.c cpu_device.c cpu_exec.c cpu_route.c cpu_scalar.c matmul.c)
 
 # Kernels are compiled for the instruction set in their file's name; cpu.c composes the tables at run time. Other
@@ -29,12 +30,12 @@ CUDA_DEVICE_SRCS := $(addprefix common/compute/cuda/,cuda_attend.c cuda_delta.c 
 	cuda_products.c gpu_form.c gpu_graphs.c)
 CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_delta.cu k_experts.cu k_load.cu k_many.cu k_planes.cu k_products.cu \
 	k_route.cu k_rows.cu)
-PLUGIN_SRCS := common/base/cgroup.c common/base/mem.c common/base/status.c common/compute/dtype.c common/compute/planes.c \
+PLUGIN_SRCS := common/base/cgroup.c common/base/mem.c common/base/status.c common/compute/formats/format.c common/compute/planes.c \
 	common/compute/quant.c common/compute/scratch.c
 CUDA_DIR ?= $(B)/cuda
 
 # A program and its plugin pass each other what these headers declare, so the version of both is a checksum of them.
-PLUGIN_HDRS := $(sort $(wildcard common/compute/*.h)) common/compute/cuda/cuda_plugin.h common/base/status.h
+PLUGIN_HDRS := $(sort $(wildcard common/compute/*.h common/compute/formats/*.h)) common/compute/cuda/cuda_plugin.h common/base/status.h
 .PHONY: plugin-version
 $(B)/gen/plugin_version.h: plugin-version
 	@mkdir -p $(@D)

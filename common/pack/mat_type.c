@@ -11,32 +11,19 @@ static bool is_block(uint32_t n, uint32_t least)
 	return n == 0 || (n >= least && (n & (n - 1)) == 0);
 }
 
-static bool four_bits(enum od_dtype t)
+static bool may(enum od_dtype t, unsigned use)
 {
-	return t == OD_U4B8 || t == OD_F4_E2M1;
-}
+	const struct od_format *f = od_format(t);
 
-/* Can weights of this type have scales; must they? */
-static bool may_scale(enum od_dtype t, bool *must)
-{
-	*must = t == OD_INT8 || t == OD_U4B8 || t == OD_U8B128 || t == OD_F4_E2M1;
-	return *must || t == OD_F8_E4M3 || t == OD_F8_E5M2;
-}
-
-static bool is_scale(enum od_dtype t)
-{
-	return t == OD_F32 || t == OD_BF16 || t == OD_F16 || t == OD_F8_E4M3 || t == OD_F8_E8M0;
+	return f != NULL && (f->uses & use) != 0;
 }
 
 bool od_mat_type_ok(const struct od_mat_type *t, uint64_t n_in)
 {
-	bool must, may = may_scale(t->dtype, &must);
-
 	if (t->scale == 0)
-		return !must && t->block_rows == 0 && t->block_cols == 0 &&
-		       (may || t->dtype == OD_BF16 || t->dtype == OD_F16 || t->dtype == OD_F32);
-	return may && is_scale(t->scale) && is_block(t->block_rows, 1) && is_block(t->block_cols, OD_SCALE_BLOCK_MIN) &&
-	       !(four_bits(t->dtype) && n_in % 2 != 0);
+		return may(t->dtype, OD_USE_ALONE) && t->block_rows == 0 && t->block_cols == 0;
+	return may(t->dtype, OD_USE_SCALED) && may(t->scale, OD_USE_SCALE) && is_block(t->block_rows, 1) &&
+	       is_block(t->block_cols, OD_SCALE_BLOCK_MIN) && n_in % od_block_of(t->dtype).weights == 0;
 }
 
 bool od_mat_type_same(const struct od_mat_type *a, const struct od_mat_type *b)

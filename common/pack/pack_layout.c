@@ -9,7 +9,9 @@
 
 bool od_bias_type_ok(const struct od_mat_type *t)
 {
-	return t->scale == 0 && (t->dtype == OD_BF16 || t->dtype == OD_F16 || t->dtype == OD_F32);
+	const struct od_format *f = od_format(t->dtype);
+
+	return t->scale == 0 && f != NULL && (f->uses & OD_USE_VECTOR) != 0;
 }
 
 bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in)

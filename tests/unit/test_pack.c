@@ -245,7 +245,7 @@ static double weight_of(const struct od_mat *m, size_t row, size_t i)
 		return (double)od_f16_f32(((const uint16_t *)m->data)[row * m->n_in + i]);
 	if (m->dtype == OD_INT8)
 		return scale * ((const int8_t *)m->data)[row * m->n_in + i];
-	const uint8_t *piece = (const uint8_t *)m->data + row * od_nf4_row_bytes(m->n_in) + i / 128 * 64;
+	const uint8_t *piece = (const uint8_t *)m->data + row * od_row_bytes(OD_NF4, m->n_in) + i / 128 * 64;
 	const uint8_t byte = piece[4 * (i % 16) + i % 64 / 16];
 
 	return scale * (double)od_nf4_values[i % 128 < 64 ? byte & 15 : byte >> 4];

@@ -264,19 +264,14 @@ static void matmul_scaled(const struct od_mat *w, const float *x, size_t x_strid
 	const struct od_tile a = tile_of(w, x, x_stride, y, y_stride, o_begin);
 	const size_t n_out = o_end - o_begin;
 
-	switch (w->dtype) {
-	case OD_INT8:
-	case OD_U8B128: matmul_of(scaled_dots, KERNEL_INT, a, n_rows, n_out); break;
-	case OD_U4B8:
-	case OD_F4_E2M1: matmul_of(scaled_dots, KERNEL_4BIT, a, n_rows, n_out); break;
-	case OD_F8_E4M3: matmul_of(scaled_dots, OD_F8_E4M3, a, n_rows, n_out); break;
-	case OD_F8_E5M2: matmul_of(scaled_dots, OD_F8_E5M2, a, n_rows, n_out); break;
-	case OD_BF16: /* have no scales */
-	case OD_F16:
-	case OD_F32:
-	case OD_NF4:
-	case OD_F8_E8M0: break;
-	}
+	if (w->dtype == OD_U4B8 || w->dtype == OD_F4_E2M1)
+		matmul_of(scaled_dots, KERNEL_4BIT, a, n_rows, n_out);
+	else if (w->dtype == OD_F8_E4M3)
+		matmul_of(scaled_dots, OD_F8_E4M3, a, n_rows, n_out);
+	else if (w->dtype == OD_F8_E5M2)
+		matmul_of(scaled_dots, OD_F8_E5M2, a, n_rows, n_out);
+	else
+		matmul_of(scaled_dots, KERNEL_INT, a, n_rows, n_out);
 }
 
 #endif

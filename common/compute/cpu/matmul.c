@@ -103,7 +103,7 @@ void od_matmul_range(const struct od_backend *be, const struct od_mat *w, const 
 	}
 	if (w->scales.at != NULL)
 		f = be->matmul_scaled;
-	else if (w->dtype == OD_BF16 || w->dtype == OD_F8_E4M3 || w->dtype == OD_F8_E5M2)
+	else if (od_format(w->dtype)->rule == OD_RULE_BF16)
 		f = be->matmul_bf16;
 	f(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
 }
@@ -184,7 +184,9 @@ static __attribute__((noinline)) void matmul_act8(const struct od_backend *be, s
 
 static bool wants_int8(const struct od_backend *be, const struct od_mat *w)
 {
-	if (w->scales.at != NULL || (w->dtype != OD_INT8 && w->dtype != OD_NF4) || w->n_in == 0 ||
+	const enum od_rule rule = od_format(w->dtype)->rule;
+
+	if (w->scales.at != NULL || (rule != OD_RULE_ROW && rule != OD_RULE_GROUP) || w->n_in == 0 ||
 	    w->n_in > OD_ACT8_MAX_IN)
 		return false;
 	return w->act == OD_ACT_INT8 || (w->act == OD_ACT_FASTER && w->dtype == OD_NF4 && be->nf4_likes_int8);

@@ -594,7 +594,7 @@ static int check_stacked(const struct od_checkpoint *c, const struct od_config *
 					  turned ? s->at.rows : n_in };
 
 		rc = check_dims(c, t, want, od_expert_is_bias(mat) ? 2 : 3, err);
-		if (rc == OD_OK && t->dtype != OD_BF16 && t->dtype != OD_F16 && t->dtype != OD_F32)
+		if (rc == OD_OK && !od_bias_type_ok(&(struct od_mat_type){ .dtype = t->dtype }))
 			rc = od_fail(err, OD_ERR_UNSUPPORTED,
 				     "%s: tensor %s: expected dtype BF16, F16 or F32 in a tensor of several "
 				     "matrices, found %s",

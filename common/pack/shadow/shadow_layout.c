@@ -65,7 +65,7 @@ uint64_t od_shadow_row_bytes(enum od_precision precision, uint64_t n_in)
 	case OD_PRECISION_INT8: return n_in;
 	case OD_PRECISION_BF16:
 	case OD_PRECISION_FP16: return 2 * n_in;
-	case OD_PRECISION_NF4: return od_nf4_row_bytes(n_in);
+	case OD_PRECISION_NF4: return od_row_bytes(OD_NF4, n_in);
 	}
 	return 0;
 }

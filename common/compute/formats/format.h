@@ -1,0 +1,75 @@
+/* format.h - what is known of a number format (enum od_dtype): the size of its blocks, the rule of its products, its
+ * exact values. Other code asks here, so that a new format is a row of format_list.h.
+ *
+ * Thread: pure functions. */
+#ifndef OD_COMPUTE_FORMAT_H
+#define OD_COMPUTE_FORMAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/compute/dtype.h"
+
+/* What a product of f32 rows with weights in this format is, if they have no published scales (with them it is that of
+ * OD_RULE_F32). quant.h specifies each to the bit. */
+enum od_rule {
+	OD_RULE_F32 = 1, /* that of the same weights as F32: each is rounded to f32 once */
+	OD_RULE_BF16, /* that of the same weights as BF16, which holds all values of the format */
+	OD_RULE_ROW, /* sums of codes; then the scale of the row of weights */
+	OD_RULE_GROUP, /* sums of codes within a group; then the scale of the group */
+};
+
+/* What a checkpoint may use a format for. */
+#define OD_USE_ALONE 1u /* weights of a matrix without scales beside them */
+#define OD_USE_SCALED 2u /* weights of a matrix with scales (struct od_scales in backend.h) */
+#define OD_USE_SCALE 4u /* those scales */
+#define OD_USE_VECTOR 8u /* vectors; embeddings, of which single rows are read */
+
+struct od_format {
+	const char *text; /* its name in checkpoints and packs; NULL: it occurs in neither */
+	enum od_rule rule;
+	unsigned uses; /* set of OD_USE_* */
+	/* The exact values of the first n weights of a row, without the scales beside it: what every other decoder must
+	 * give, bit for bit. blocks need no alignment beyond that of their elements. */
+	void (*decode)(const void *blocks, size_t n, float *restrict out);
+};
+
+/* NULL: there is no such format. */
+const struct od_format *od_format(enum od_dtype t);
+
+struct od_block {
+	uint32_t weights, bytes;
+};
+
+/* weights 0: there is no such format. A constant where t is one. */
+static inline struct od_block od_block_of(enum od_dtype t)
+{
+#define OD_BLOCK_CASE(NAME, name, number, text, weights, bytes, rule, uses) \
+	case OD_##NAME: return (struct od_block){ weights, bytes };
+	switch (t) {
+		OD_FORMATS(OD_BLOCK_CASE)
+	}
+#undef OD_BLOCK_CASE
+	return (struct od_block){ 0, 0 };
+}
+
+static inline size_t od_dtype_bytes(enum od_dtype t) /* of a weight; 0: unknown, or a block has several */
+{
+	const struct od_block b = od_block_of(t);
+
+	return b.weights == 1 ? b.bytes : 0;
+}
+
+/* A row of n_in weights: whole blocks. */
+static inline size_t od_row_bytes(enum od_dtype t, size_t n_in)
+{
+	const struct od_block b = od_block_of(t);
+
+	return b.weights == 0 ? 0 : (n_in / b.weights + (n_in % b.weights != 0)) * b.bytes;
+}
+
+const char *od_dtype_name(enum od_dtype t); /* "BF16", its text; "unknown" */
+enum od_dtype od_dtype_parse(const char *text); /* 0 when unknown */
+
+#endif
