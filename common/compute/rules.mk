@@ -1,5 +1,5 @@
-libod_SRCS += $(addprefix common/compute/,card_split.c cards.c device.c open_device.c planes.c quant.c rank.c scratch.c sincos.c)
-libod_SRCS += common/compute/formats/format.c
+libod_SRCS += $(addprefix common/compute/,card_split.c cards.c device.c open_device.c ops.c planes.c quant.c rank.c scratch.c sincos.c)
+libod_SRCS += $(addprefix common/compute/formats/,blocks.c codebooks.c format.c)
 libod_SRCS += $(addprefix common/compute/cpu/,cpu.c cpu_delta.c cpu_device.c cpu_exec.c cpu_route.c cpu_scalar.c matmul.c)
 
 # Kernels are compiled for the instruction set in their file's name; cpu.c composes the tables at run time. Other
@@ -30,7 +30,7 @@ CUDA_DEVICE_SRCS := $(addprefix common/compute/cuda/,cuda_attend.c cuda_delta.c 
 	cuda_products.c gpu_form.c gpu_graphs.c)
 CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_delta.cu k_experts.cu k_load.cu k_many.cu k_planes.cu k_products.cu \
 	k_route.cu k_rows.cu)
-PLUGIN_SRCS := common/base/cgroup.c common/base/mem.c common/base/status.c common/compute/formats/format.c common/compute/planes.c \
+PLUGIN_SRCS := common/base/cgroup.c common/base/mem.c common/base/status.c $(addprefix common/compute/formats/,blocks.c codebooks.c format.c) common/compute/planes.c \
 	common/compute/quant.c common/compute/scratch.c
 CUDA_DIR ?= $(B)/cuda
 

@@ -1,5 +1,6 @@
 #include "common/compute/formats/format.h"
 
+#include "common/compute/formats/blocks.h"
 #include "common/compute/quant.h"
 
 const float od_u4b8_values[16] = { -8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7 };

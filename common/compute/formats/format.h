@@ -25,6 +25,10 @@ enum od_rule {
 #define OD_USE_SCALED 2u /* weights of a matrix with scales (struct od_scales in backend.h) */
 #define OD_USE_SCALE 4u /* those scales */
 #define OD_USE_VECTOR 8u /* vectors; embeddings, of which single rows are read */
+/* What kernels decode block by block (OD_BLOCK_FORMATS): the f32 values of some weights, then products of OD_RULE_F32.
+ * Rows are whole blocks, so a piece of columns ends at a multiple of OD_MOST_BLOCK. */
+#define OD_USE_BLOCKS 16u
+#define OD_MOST_BLOCK 256u /* weights of the largest block */
 
 struct od_format {
 	const char *text; /* its name in checkpoints and packs; NULL: it occurs in neither */
@@ -39,19 +43,19 @@ struct od_format {
 const struct od_format *od_format(enum od_dtype t);
 
 struct od_block {
-	uint32_t weights, bytes;
+	uint16_t weights, bytes;
 };
 
-/* weights 0: there is no such format. A constant where t is one. */
-static inline struct od_block od_block_of(enum od_dtype t)
+/* Here, so that kernels know them when they are compiled. */
+static const struct od_block od_blocks[OD_DTYPE_LAST + 1] = {
+#define OD_BLOCK_ROW(NAME, name, number, text, weights, bytes, rule, uses) [number] = { weights, bytes },
+	OD_FORMATS(OD_BLOCK_ROW)
+#undef OD_BLOCK_ROW
+};
+
+static inline struct od_block od_block_of(enum od_dtype t) /* weights 0: there is no such format */
 {
-#define OD_BLOCK_CASE(NAME, name, number, text, weights, bytes, rule, uses) \
-	case OD_##NAME: return (struct od_block){ weights, bytes };
-	switch (t) {
-		OD_FORMATS(OD_BLOCK_CASE)
-	}
-#undef OD_BLOCK_CASE
-	return (struct od_block){ 0, 0 };
+	return (size_t)t <= OD_DTYPE_LAST ? od_blocks[t] : od_blocks[0];
 }
 
 static inline size_t od_dtype_bytes(enum od_dtype t) /* of a weight; 0: unknown, or a block has several */

@@ -166,36 +166,24 @@ void synth_row_fill(struct synth_row *g, uint64_t row, uint64_t begin, uint64_t 
 	if (begin == 0)
 		start_row(g, row);
 	s = g->state; /* in a register */
-	switch (g->dtype) {
-	case OD_BF16:
+	/* Checkpoints that are made here have no other formats. */
+	if (g->dtype == OD_BF16)
 		for (uint64_t c = begin; c < end; c++)
 			*h++ = od_f32_bf16(value(g, &s, c));
-		break;
-	case OD_F16:
+	else if (g->dtype == OD_F16)
 		for (uint64_t c = begin; c < end; c++)
 			*h++ = synth_f32_f16(value(g, &s, c));
-		break;
-	case OD_F32:
+	else if (g->dtype == OD_F32)
 		for (uint64_t c = begin; c < end; c++)
 			*f++ = value(g, &s, c);
-		break;
-	case OD_F8_E4M3:
-	case OD_F8_E5M2:
+	else if (g->dtype == OD_F8_E4M3 || g->dtype == OD_F8_E5M2)
 		for (uint64_t c = begin; c < end; c++)
 			*b++ = synth_f32_f8(g->dtype, value(g, &s, c));
-		break;
-	case OD_F4_E2M1:
+	else if (g->dtype == OD_F4_E2M1)
 		for (uint64_t c = begin; c < end; c += SYNTH_MX_BLOCK, b += SYNTH_MX_BLOCK / 2)
 			mx_block(g, &s, c, b);
-		break;
-	case OD_F8_E8M0:
+	else if (g->dtype == OD_F8_E8M0)
 		for (uint64_t c = begin; c < end; c++)
 			*b++ = mx_block(g, &s, c * SYNTH_MX_BLOCK, NULL);
-		break;
-	case OD_INT8: /* never asked for: checkpoints made here have no other scales */
-	case OD_NF4:
-	case OD_U4B8:
-	case OD_U8B128: break;
-	}
 	g->state = s;
 }
