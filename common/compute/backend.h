@@ -137,6 +137,7 @@ struct od_backend {
 	od_matmul_fn *matmul; /* F16, F32, INT8, NF4 */
 	od_matmul_fn *matmul_bf16; /* BF16, and FP8, which becomes BF16 exactly */
 	od_matmul_fn *matmul_scaled; /* published with scales */
+	od_matmul_fn *matmul_blocks; /* formats of blocks (OD_USE_BLOCKS) */
 	od_matmul_planes_fn *matmul_planes;
 	/* INT8 or NF4 with rows that round_int8 made for weights of that dtype. */
 	void (*matmul_int8)(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride, size_t n_rows,

@@ -2,6 +2,9 @@
 #include "common/compute/cpu/planes_neon.h"
 #include "common/compute/cpu/vec_neon.h"
 
+#include "common/compute/cpu/bytes_neon.h"
+#include "common/compute/cpu/cpu_blocks.h"
+#include "common/compute/cpu/cpu_block_dots.h"
 #include "common/compute/cpu/cpu_int8_dots.h"
 #include "common/compute/cpu/cpu_kernels.h"
 #include "common/compute/cpu/cpu_planes.h"
@@ -11,6 +14,7 @@
 void od_cpu_put_neon(struct od_backend *t)
 {
 	lane_kernels(t);
+	block_kernels(t);
 	planes_kernels(t);
 	t->matmul_int8 = matmul_int8;
 	t->matmul_scaled = matmul_scaled;

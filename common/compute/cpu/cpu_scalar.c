@@ -12,9 +12,17 @@
 #include "common/compute/cpu/cpu_scaled_dots.h"
 #include "common/compute/cpu/matmul.h"
 
+static od_decode_fn *decoder_of(enum od_dtype t)
+{
+	return od_format(t)->decode;
+}
+
+#include "common/compute/cpu/cpu_block_dots.h"
+
 void od_cpu_put_scalar(struct od_backend *t)
 {
 	lane_kernels(t);
+	block_kernels(t);
 	planes_kernels(t);
 	t->matmul_int8 = matmul_int8;
 	t->matmul_scaled = matmul_scaled;

@@ -103,6 +103,8 @@ void od_matmul_range(const struct od_backend *be, const struct od_mat *w, const 
 	}
 	if (w->scales.at != NULL)
 		f = be->matmul_scaled;
+	else if ((od_format(w->dtype)->uses & OD_USE_BLOCKS) != 0)
+		f = be->matmul_blocks;
 	else if (od_format(w->dtype)->rule == OD_RULE_BF16)
 		f = be->matmul_bf16;
 	f(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);

@@ -79,9 +79,14 @@ static inline v16 v16_load_i8_n(const void *p, size_t n)
 	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(v16_first(n), p)));
 }
 
+static inline v16 v16_of_i8(__m128i b)
+{
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
+}
+
 static inline v16 v16_load_i8(const void *p)
 {
-	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+	return v16_of_i8(_mm_loadu_si128(p));
 }
 
 /* With F16's bits an E4M3 number is 256 times too small (F16's bias is 15, not 7), subnormals too, and its NaNs, 3f80

@@ -11,32 +11,34 @@
 
 #include "common/compute/dtype.h"
 
-/* What a product of f32 rows with weights in this format is, if they have no published scales (with them it is that of
- * OD_RULE_F32). quant.h specifies each to the bit. */
+/* How a product of f32 rows with weights in this format is computed. With published scales it is OD_RULE_F32. quant.h
+ * specifies each rule to the bit. */
 enum od_rule {
-	OD_RULE_F32 = 1, /* that of the same weights as F32: each is rounded to f32 once */
-	OD_RULE_BF16, /* that of the same weights as BF16, which holds all values of the format */
+	OD_RULE_F32 = 1, /* as with the same weights as F32: each is rounded to f32 once */
+	OD_RULE_BF16, /* as with the same weights as BF16, which holds all values of the format */
 	OD_RULE_ROW, /* sums of codes; then the scale of the row of weights */
 	OD_RULE_GROUP, /* sums of codes within a group; then the scale of the group */
 };
 
-/* What a checkpoint may use a format for. */
+/* A checkpoint may use a format for: */
 #define OD_USE_ALONE 1u /* weights of a matrix without scales beside them */
 #define OD_USE_SCALED 2u /* weights of a matrix with scales (struct od_scales in backend.h) */
-#define OD_USE_SCALE 4u /* those scales */
+#define OD_USE_SCALE 4u /* scales of such a matrix */
 #define OD_USE_VECTOR 8u /* vectors; embeddings, of which single rows are read */
-/* What kernels decode block by block (OD_BLOCK_FORMATS): the f32 values of some weights, then products of OD_RULE_F32.
+/* Kernels decode it block by block (OD_BLOCK_FORMATS): the f32 values of some weights, then products of OD_RULE_F32.
  * Rows are whole blocks, so a piece of columns ends at a multiple of OD_MOST_BLOCK. */
 #define OD_USE_BLOCKS 16u
 #define OD_MOST_BLOCK 256u /* weights of the largest block */
+
+/* The first n weights of a row, without the scales beside it. blocks need no alignment beyond that of their
+ * elements. */
+typedef void od_decode_fn(const void *blocks, size_t n, float *restrict out);
 
 struct od_format {
 	const char *text; /* its name in checkpoints and packs; NULL: it occurs in neither */
 	enum od_rule rule;
 	unsigned uses; /* set of OD_USE_* */
-	/* The exact values of the first n weights of a row, without the scales beside it: what every other decoder must
-	 * give, bit for bit. blocks need no alignment beyond that of their elements. */
-	void (*decode)(const void *blocks, size_t n, float *restrict out);
+	od_decode_fn *decode; /* exact values: what every other decoder must give, bit for bit */
 };
 
 /* NULL: there is no such format. */
@@ -58,7 +60,7 @@ static inline struct od_block od_block_of(enum od_dtype t) /* weights 0: there i
 	return (size_t)t <= OD_DTYPE_LAST ? od_blocks[t] : od_blocks[0];
 }
 
-static inline size_t od_dtype_bytes(enum od_dtype t) /* of a weight; 0: unknown, or a block has several */
+static inline size_t od_dtype_bytes(enum od_dtype t) /* bytes of a weight; 0: unknown, or a block has several */
 {
 	const struct od_block b = od_block_of(t);
 
