@@ -212,6 +212,11 @@ static void free_cards(struct od_device *d)
 	free(d);
 }
 
+static bool supports(const struct od_device *d, enum od_op_kind op, enum od_dtype t)
+{
+	return od_device_supports(((const struct cards *)d)->card[0], op, t);
+}
+
 /* Buffers are the cards'. */
 static const struct od_device_ops ops = {
 	.buf_new = buf_new,
@@ -220,6 +225,7 @@ static const struct od_device_ops ops = {
 	.put = put,
 	.get = get,
 	.run = run,
+	.supports = supports,
 	.ticket = ticket,
 	.wait = wait,
 	.after = after,
@@ -231,6 +237,7 @@ static const struct od_device_ops plain_ops = {
 	.put = put,
 	.get = get,
 	.run = run,
+	.supports = supports,
 	.ticket = ticket,
 	.wait = wait,
 	.after = after,

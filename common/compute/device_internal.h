@@ -28,6 +28,8 @@ struct od_device_ops {
 	void (*put)(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n);
 	void (*get)(struct od_device *d, enum od_queue q, void *to, struct od_ref from, size_t n);
 	void (*run)(struct od_device *d, enum od_queue q, const struct od_op *op);
+	/* NULL: it computes with all formats, in each operation that has a meaning for them */
+	bool (*supports)(const struct od_device *d, enum od_op_kind op, enum od_dtype t);
 	uint64_t (*ticket)(struct od_device *d, enum od_queue q);
 	int (*wait)(struct od_device *d, enum od_queue q, uint64_t ticket, struct od_err *err);
 	void (*after)(struct od_device *d, enum od_queue q, enum od_queue other, uint64_t ticket);

@@ -100,9 +100,13 @@ enum od_op_kind {
 	OD_OP_MERGE
 };
 
+/* True: on this device, operations of this kind take weights of this format, of a type that a checkpoint may have
+ * (OD_USE_*) or a shadow's. */
+bool od_device_supports(const struct od_device *d, enum od_op_kind op, enum od_dtype t);
+
 /* x [hidden] = the token's row of the table, times scale. */
 struct od_op_embed {
-	const struct od_weight *table; /* [vocab][hidden], not quantised */
+	const struct od_weight *table; /* [vocab][hidden], without scales beside it */
 	struct od_ref rows, x;
 	float scale; /* 0: none */
 };

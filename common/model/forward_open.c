@@ -199,7 +199,9 @@ static bool weight_fits(const struct od_weight *w, const struct od_config *c, en
 
 static bool is_table(const struct od_weight *w)
 {
-	return w->dtype == OD_BF16 || w->dtype == OD_F16 || w->dtype == OD_F32;
+	const struct od_format *f = od_format(w->dtype);
+
+	return f != NULL && (f->uses & (OD_USE_VECTOR | OD_USE_BLOCKS)) != 0;
 }
 
 static bool head_fits(const struct od_dense *d, const struct od_config *c)

@@ -87,16 +87,10 @@ static void multiply(const struct cpu_job *j, struct products *l)
 
 static void embed_row(const struct od_backend *be, const struct od_mat *e, int32_t token, float *x)
 {
-	size_t n = e->n_in, at = (size_t)token * n;
-
-	if (e->dtype == OD_BF16) {
-		be->bf16_to_f32(x, (const uint16_t *)e->data + at, n);
-	} else if (e->dtype == OD_F16) {
-		for (size_t i = 0; i < n; i++)
-			x[i] = od_f16_f32(((const uint16_t *)e->data)[at + i]);
-	} else {
-		memcpy(x, (const float *)e->data + at, n * sizeof(*x));
-	}
+	if (e->dtype == OD_BF16)
+		be->bf16_to_f32(x, (const uint16_t *)e->data + (size_t)token * e->n_in, e->n_in);
+	else
+		od_dequant_row(e, (size_t)token, x);
 }
 
 static void embed(const struct cpu_job *j)

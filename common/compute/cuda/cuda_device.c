@@ -4,6 +4,7 @@
 #include "common/compute/cuda/cuda_exec.h"
 #include "common/compute/cuda/cuda_experts.h"
 #include "common/compute/cuda/cuda_load.h"
+#include "common/compute/cuda/cuda_products.h"
 #include "common/compute/cuda/cuda_plugin.h"
 #include "common/compute/cuda/gpu_form.h"
 
@@ -337,6 +338,7 @@ static const struct od_device_ops ops = {
 	.put = put,
 	.get = get,
 	.run = run,
+	.supports = od_cuda_supports,
 	.ticket = ticket,
 	.wait = wait_for,
 	.after = after,

@@ -8,27 +8,33 @@
 #include <assert.h>
 #include <string.h>
 
-/* By type: without scales, and with; -1: not so. */
+/* By format: 1 + the coding without scales, and with; 0: none. */
+static const int8_t codings[OD_DTYPE_LAST + 1][2] = {
+	[OD_BF16] = { 1 + GPU_BF16, 0 },
+	[OD_F16] = { 1 + GPU_F16, 0 },
+	[OD_F32] = { 1 + GPU_F32, 0 },
+	[OD_INT8] = { 1 + GPU_INT8, 1 + GPU_SCALED_I8 },
+	[OD_NF4] = { 1 + GPU_NF4, 0 },
+	[OD_F8_E4M3] = { 1 + GPU_E4M3, 1 + GPU_SCALED_E4M3 },
+	[OD_F8_E5M2] = { 1 + GPU_E5M2, 1 + GPU_SCALED_E5M2 },
+	[OD_U4B8] = { 0, 1 + GPU_SCALED_U4 },
+	[OD_U8B128] = { 0, 1 + GPU_SCALED_U8 },
+	[OD_F4_E2M1] = { 0, 1 + GPU_SCALED_E2M1 },
+};
+
+bool od_cuda_supports(const struct od_device *d, enum od_op_kind op, enum od_dtype t)
+{
+	(void)d;
+	(void)op;
+	return codings[t][0] != 0 || codings[t][1] != 0;
+}
+
 static enum gpu_coding coding_of(const struct od_weight *w)
 {
-	static const int8_t coding[OD_DTYPE_LAST + 1][2] = {
-		[0] = { -1, -1 },
-		[OD_BF16] = { GPU_BF16, -1 },
-		[OD_F16] = { GPU_F16, -1 },
-		[OD_F32] = { GPU_F32, -1 },
-		[OD_INT8] = { GPU_INT8, GPU_SCALED_I8 },
-		[OD_NF4] = { GPU_NF4, -1 },
-		[OD_F8_E4M3] = { GPU_E4M3, GPU_SCALED_E4M3 },
-		[OD_F8_E5M2] = { GPU_E5M2, GPU_SCALED_E5M2 },
-		[OD_U4B8] = { -1, GPU_SCALED_U4 },
-		[OD_U8B128] = { -1, GPU_SCALED_U8 },
-		[OD_F4_E2M1] = { -1, GPU_SCALED_E2M1 },
-		[OD_F8_E8M0] = { -1, -1 },
-	};
-	const int8_t f = coding[w->dtype][w->scales.at.buf != NULL];
+	const int8_t f = codings[w->dtype][w->scales.at.buf != NULL];
 
-	assert(f >= 0); /* packs have no other types */
-	return (enum gpu_coding)f;
+	assert(f > 0); /* od_cuda_supports, and od_mat_type_ok: with scales or without */
+	return (enum gpu_coding)(f - 1);
 }
 
 struct gpu_mat od_cuda_mat(const struct od_weight *w)

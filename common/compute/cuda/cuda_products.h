@@ -11,6 +11,7 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op);
 /* Rounds rows of n that meet NF4 (kernels.h) to `to`. False: they take more bytes than there is room, which is
  * noted. */
 bool od_cuda_round(struct od_cuda_device *c, const float *x, uint32_t n, uint32_t n_rows, float *to, uint64_t room);
+bool od_cuda_supports(const struct od_device *d, enum od_op_kind op, enum od_dtype t);
 /* A matrix for a kernel; with planes, its chunk_at is the caller's to set. */
 struct gpu_mat od_cuda_mat(const struct od_weight *w);
 
