@@ -42,21 +42,16 @@ uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_ent
 	return at;
 }
 
-static int open_big(struct od_pack *p, struct od_pack_file *f, const char *name, uint64_t expected, struct od_err *err)
+static int open_big(struct od_pack *p, struct od_pack_data *d, const char *name, uint64_t expected, struct od_err *err)
 {
 	char path[PATH_MAX];
-	uint64_t size;
 	int rc = od_path(path, sizeof(path), p->dir, name, err);
 
-	if (rc != OD_OK)
-		return rc;
-	f->path = strdup(path);
-	if (f->path == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
-	rc = od_file_open(path, &f->fd, &size, err);
-	if (rc == OD_OK && size != expected)
+	if (rc == OD_OK)
+		rc = od_data_add(d, path, err);
+	if (rc == OD_OK && od_data_bytes(d) != expected)
 		rc = od_fail(err, OD_ERR_FORMAT, "%s: expected %" PRIu64 " bytes (model.json), found %" PRIu64 "%s",
-			     path, expected, size, size < expected ? ": cut short" : "");
+			     path, expected, od_data_bytes(d), od_data_bytes(d) < expected ? ": cut short" : "");
 	return rc;
 }
 
@@ -66,23 +61,24 @@ static int read_expert_header(struct od_pack *p, size_t i, uint8_t *buf, struct 
 	const uint32_t m = (uint32_t)(i / p->config.n_experts), expert = (uint32_t)(i % p->config.n_experts);
 	const size_t len = od_expert_header_bytes(&p->config);
 	struct od_expert_entry *e = &p->expert[i];
+	const char *path = od_data_path(&p->experts, extent->offset);
 	int rc;
 
 	if (extent->bytes < len)
 		return od_fail(err, OD_ERR_RANGE, "%s: expert (%u, %u): expected at least %zu bytes, found %" PRIu64,
-			       p->experts.path, m, expert, len, extent->bytes);
-	rc = od_file_pread(p->experts.fd, buf, len, extent->offset, p->experts.path, err);
+			       path, m, expert, len, extent->bytes);
+	rc = od_data_read(&p->experts, false, buf, len, extent->offset, err);
 	if (rc == OD_OK)
 		rc = od_check_xxh3(XXH3_64bits(buf, len), extent->header_xxh3, err,
 				   "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum (in model.json)",
-				   p->experts.path, m, expert, extent->offset);
+				   path, m, expert, extent->offset);
 	if (rc == OD_OK)
 		rc = od_expert_header_parse(e, &p->config, m, expert, buf, extent->offset, p->manifest.experts_bytes,
-					    p->experts.path, err);
+					    path, err);
 	if (rc == OD_OK && e->x.bytes != extent->bytes)
 		rc = od_fail(err, OD_ERR_MISMATCH,
 			     "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64 " by model.json",
-			     p->experts.path, m, expert, e->x.bytes, extent->bytes);
+			     path, m, expert, e->x.bytes, extent->bytes);
 	return rc;
 }
 
@@ -136,11 +132,11 @@ static int read_expert_headers(struct od_pack *p, struct od_err *err)
 	/* The headers are in the file, so a file too small for one header bounds what is allocated here. */
 	if (len > p->manifest.experts_bytes)
 		return od_fail(err, OD_ERR_RANGE, "%s: %" PRIu64 " bytes, less than one expert's header of %" PRIu64,
-			       p->experts.path, p->manifest.experts_bytes, len);
+			       od_data_path(&p->experts, 0), p->manifest.experts_bytes, len);
 	p->expert = calloc(p->manifest.n_experts, sizeof(*p->expert));
 	buf = malloc(len);
 	if (p->expert == NULL || buf == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory for expert tables", p->experts.path);
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory for expert tables", od_data_path(&p->experts, 0));
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_experts; i++) {
 		rc = read_expert_header(p, i, buf, err);
 		if (rc == OD_OK)
@@ -245,7 +241,6 @@ static int open_pack(struct od_pack **out, const char *dir, bool some, struct od
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
 	/* from here od_pack_close() is valid */
-	p->dense.fd = p->dense.direct_fd = p->experts.fd = p->experts.direct_fd = -1;
 	p->dir = strdup(dir);
 	if (p->dir == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
@@ -269,15 +264,6 @@ int od_pack_open_some(struct od_pack **out, const char *dir, struct od_err *err)
 	return open_pack(out, dir, true, err);
 }
 
-static void close_big(struct od_pack_file *f)
-{
-	if (f->fd >= 0)
-		close(f->fd);
-	if (f->direct_fd >= 0)
-		close(f->direct_fd);
-	free(f->path);
-}
-
 void od_pack_close(struct od_pack *p)
 {
 	if (p == NULL)
@@ -288,8 +274,8 @@ void od_pack_close(struct od_pack *p)
 	free(p->expert);
 	free(p->has);
 	od_manifest_fini(&p->manifest);
-	close_big(&p->dense);
-	close_big(&p->experts);
+	od_data_fini(&p->dense);
+	od_data_fini(&p->experts);
 	json_decref(p->generation);
 	free(p->tokenizer_path);
 	free(p->dir);
@@ -344,23 +330,22 @@ const struct od_pack_expert *od_pack_expert(const struct od_pack *p, uint32_t m,
 
 bool od_pack_read_direct(struct od_pack *p, bool direct)
 {
-	if (direct && p->experts.direct_fd < 0)
-		p->experts.direct_fd = od_file_open_direct(p->experts.path);
-	if (!direct && p->experts.direct_fd >= 0) {
-		close(p->experts.direct_fd);
-		p->experts.direct_fd = -1;
-	}
-	return p->experts.direct_fd >= 0;
+	return od_data_direct(&p->experts, direct);
+}
+
+static void drop_cached(const struct od_pack *p, uint64_t begin, uint64_t end)
+{
+	const struct od_data_file *f = od_data_file(&p->experts, begin);
+
+	(void)posix_fadvise(f->fd, (off_t)(begin - f->begin), (off_t)(end - begin), POSIX_FADV_DONTNEED);
 }
 
 void od_pack_drop_cached(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n)
 {
 	const struct od_shard *a = &od_pack_expert(p, m, expert)->shard[first], *z = a + n - 1;
 
-	(void)posix_fadvise(p->experts.fd, (off_t)a->sm.offset,
-			    (off_t)(z->sm.offset + z->sm.stored_bytes - a->sm.offset), POSIX_FADV_DONTNEED);
-	(void)posix_fadvise(p->experts.fd, (off_t)a->e.offset, (off_t)(z->e.offset + z->e.stored_bytes - a->e.offset),
-			    POSIX_FADV_DONTNEED);
+	drop_cached(p, a->sm.offset, z->sm.offset + z->sm.stored_bytes);
+	drop_cached(p, a->e.offset, z->e.offset + z->e.stored_bytes);
 }
 
 bool od_pack_is_spool(const struct od_pack *p)

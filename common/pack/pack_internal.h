@@ -7,11 +7,7 @@
 #include "common/pack/load/dense_load.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/manifest.h"
-
-struct od_pack_file {
-	char *path;
-	int fd, direct_fd; /* direct_fd: O_DIRECT; -1: none */
-};
+#include "common/pack/pack_data.h"
 
 struct od_pack {
 	char *dir;
@@ -19,7 +15,7 @@ struct od_pack {
 	struct od_manifest manifest;
 	char *tokenizer_path; /* NULL: none */
 	json_t *generation; /* NULL: none */
-	struct od_pack_file dense, experts;
+	struct od_pack_data dense, experts;
 	struct od_expert_entry *expert; /* [n_moe][n_experts] */
 	atomic_bool *has; /* a spool's [n_moe][n_experts]: the expert is complete; NULL: all are */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS], stored_bytes, raw_bytes; /* the largest expert's */

@@ -113,13 +113,13 @@ static int check_sums(const struct verifier *v, const struct od_dense_tensor *t,
 		      const uint8_t sha256[OD_SHA256_BYTES], struct od_err *err)
 {
 	int rc = od_check_xxh3(xxh3, t->xxh3, err, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum",
-			       v->pack->dense.path, od_role_name(t->role), t->layer, t->offset);
+			       v->pack->dense.file->path, od_role_name(t->role), t->layer, t->offset);
 
 	if (rc != OD_OK)
 		return rc;
 	if (memcmp(sha256, t->sha256, OD_SHA256_BYTES) != 0)
 		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s of layer %u: SHA-256 differs from model.json's",
-			       v->pack->dense.path, od_role_name(t->role), t->layer);
+			       v->pack->dense.file->path, od_role_name(t->role), t->layer);
 	return OD_OK;
 }
 
@@ -128,7 +128,7 @@ static int verify_section(struct verifier *v, const struct od_tensor *src, uint6
 			  uint8_t *buf, uint8_t *want, XXH3_state_t *sum, crypto_hash_sha256_state *sha,
 			  struct od_err *err)
 {
-	const struct od_pack_file *f = &v->pack->dense;
+	const struct od_data_file *f = v->pack->dense.file;
 
 	for (uint64_t at = 0; at < bytes;) {
 		size_t n = bytes - at < PIECE_BYTES ? (size_t)(bytes - at) : PIECE_BYTES;
@@ -160,7 +160,7 @@ static int verify_tensor(struct verifier *v, const struct od_dense_tensor *t, ui
 
 	if (v->source != NULL) {
 		src = od_source_dense(v->source, &p->config, t->role, t->layer);
-		rc = same_type(&src, &t->type, p->dense.path, err);
+		rc = same_type(&src, &t->type, p->dense.file->path, err);
 	}
 	od_mat_sums_init(&sums);
 	XXH3_64bits_reset(sum);
@@ -175,7 +175,7 @@ static int verify_tensor(struct verifier *v, const struct od_dense_tensor *t, ui
 	if (rc == OD_OK)
 		rc = check_sums(v, t, XXH3_64bits_digest(sum), sha256, err);
 	if (rc == OD_OK)
-		rc = od_check_zeros(p->dense.fd, p->dense.path, t->offset + t->bytes,
+		rc = od_check_zeros(p->dense.file->fd, p->dense.file->path, t->offset + t->bytes,
 				    od_region_end(t->offset + t->bytes), err);
 	return rc;
 }
@@ -216,7 +216,7 @@ static int scales_differ(const struct verifier *v, const struct pack_verify_seen
 			 struct od_err *err)
 {
 	return od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u) shard %u: its %s differs from the previous shard's",
-		       v->pack->experts.path, x->m, x->expert, x->shard, what);
+		       v->pack->experts.file->path, x->m, x->expert, x->shard, what);
 }
 
 /* Bytes that several shards of one matrix repeat must be equal in all of them, and are summed once. */
@@ -231,7 +231,8 @@ static int verify_scales(const struct verifier *v, const struct pack_verify_seen
 		crypto_hash_sha256_update(&sums->divisor, (const uint8_t *)x->w.scales.divisor, divisor);
 		memcpy(x->last, x->w.scales.divisor, divisor);
 		if (x->src != NULL)
-			rc = compare(v, x->src->divisor, 0, x->last, x->want, divisor, v->pack->experts.path, err);
+			rc = compare(v, x->src->divisor, 0, x->last, x->want, divisor, v->pack->experts.file->path,
+				     err);
 	} else if (divisor > 0 && memcmp(x->last, x->w.scales.divisor, divisor) != 0) {
 		return scales_differ(v, x, "divisor", err);
 	}
@@ -248,7 +249,8 @@ static int verify_scales(const struct verifier *v, const struct pack_verify_seen
 		if (x->src != NULL)
 			rc = od_source_read_scales(v->source, x->src, x->w.n_in, block, 1, x->want, err);
 		if (rc == OD_OK && x->src != NULL && memcmp(at, x->want, each) != 0)
-			rc = differs(x->src->scales, v->pack->experts.path, "an expert's rows", block, block, err);
+			rc = differs(x->src->scales, v->pack->experts.file->path, "an expert's rows", block, block,
+				     err);
 	}
 	memcpy(x->last + sizeof(float), (const uint8_t *)x->w.scales.at + (x->s->n_rows - 1) * each, each);
 	return rc;
@@ -281,11 +283,11 @@ static int verify_shard(const struct verifier *v, unsigned thread, uint32_t m, u
 	if (v->source != NULL) {
 		src = od_source_expert(v->source, &v->pack->config, m, expert, (enum od_expert_mat)s->mat);
 		x.src = &src;
-		rc = same_type(&src, x.type, v->pack->experts.path, err);
+		rc = same_type(&src, x.type, v->pack->experts.file->path, err);
 		if (rc == OD_OK)
 			rc = od_source_read(v->source, &src, n_in, s->row_begin, s->n_rows, x.want, err);
 		if (rc == OD_OK && memcmp(rows, x.want, s->n_rows * each) != 0)
-			rc = differs(src.weights, v->pack->experts.path, "an expert's rows", s->row_begin,
+			rc = differs(src.weights, v->pack->experts.file->path, "an expert's rows", s->row_begin,
 				     (uint64_t)s->row_begin + s->n_rows - 1, err);
 	}
 	return rc == OD_OK && x.type->scale != 0 ? verify_scales(v, &x, sums, err) : rc;
@@ -303,7 +305,7 @@ static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *byte
 	if (!od_pack_has_expert(p, m, expert))
 		return OD_OK; /* a hole of a spool */
 	/* A spool has chunks; nothing writes padding there, nothing reads it, and nothing could make it good. */
-	rc = od_pack_is_spool(p) ? OD_OK : od_expert_check_padding(e, p->experts.fd, p->experts.path, err);
+	rc = od_pack_is_spool(p) ? OD_OK : od_expert_check_padding(e, p->experts.file->fd, p->experts.file->path, err);
 	for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(&p->config); mat++) {
 		struct od_mat_sums sums;
 		uint8_t sha256[OD_SHA256_BYTES];
@@ -316,7 +318,7 @@ static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *byte
 			rc = od_fail(err, OD_ERR_CORRUPT,
 				     "%s: expert (%u, %u): matrix %s: SHA-256 differs from the "
 				     "header's",
-				     p->experts.path, m, expert, od_expert_mat_name((enum od_expert_mat)mat));
+				     p->experts.file->path, m, expert, od_expert_mat_name((enum od_expert_mat)mat));
 	}
 	return rc;
 }

@@ -1,4 +1,4 @@
-libod_SRCS += $(addprefix common/pack/,checksum.c codec.c given.c manifest.c mat_type.c pack.c pack_info.c \
+libod_SRCS += $(addprefix common/pack/,checksum.c codec.c given.c manifest.c mat_type.c pack.c pack_data.c pack_info.c \
 	pack_layout.c pack_verify.c share.c sums.c team.c)
 libod_SRCS += common/pack/gguf/gguf.c
 libod_SRCS += $(addprefix common/pack/import/,safetensors.c source.c)

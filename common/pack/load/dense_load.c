@@ -117,14 +117,14 @@ int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t,
 	const struct od_mat_type *type = &t->type;
 	const uint64_t each = od_mat_row_bytes(type, t->n_in), row_scales = od_mat_scale_row_bytes(type, t->n_in);
 	const uint64_t divisor = od_mat_divisor_bytes(type), behind = t->offset + t->n_out * each;
-	int rc = od_file_pread(p->dense.fd, memory, n * each, t->offset + row * each, p->dense.path, err);
+	int rc = od_data_read(&p->dense, false, memory, n * each, t->offset + row * each, err);
 
 	if (rc != OD_OK || type->scale == 0)
 		return rc;
-	rc = od_file_pread(p->dense.fd, scratch, divisor, behind, p->dense.path, err);
+	rc = od_data_read(&p->dense, false, scratch, divisor, behind, err);
 	if (rc == OD_OK)
-		rc = od_file_pread(p->dense.fd, scratch + divisor, od_mat_scale_rows(type, row, n) * row_scales,
-				   behind + divisor + od_mat_scale_row(type, row) * row_scales, p->dense.path, err);
+		rc = od_data_read(&p->dense, false, scratch + divisor, od_mat_scale_rows(type, row, n) * row_scales,
+				  behind + divisor + od_mat_scale_row(type, row) * row_scales, err);
 	if (rc == OD_OK)
 		od_mat_put_scales(type, n, t->n_in, memory, 0, row, n, scratch);
 	return rc;
@@ -148,12 +148,12 @@ uint64_t od_dense_token_bytes(const struct od_pack *p)
 static int check_sum(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
 {
 	return od_check_xxh3(found, t->xxh3, err, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum",
-			     p->dense.path, od_role_name(t->role), t->layer, t->offset);
+			     od_data_path(&p->dense, t->offset), od_role_name(t->role), t->layer, t->offset);
 }
 
 static int read_vector(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)
 {
-	int rc = od_file_pread(p->dense.fd, dst, t->bytes, t->offset, p->dense.path, err);
+	int rc = od_data_read(&p->dense, false, dst, t->bytes, t->offset, err);
 
 	return rc == OD_OK ? check_sum(p, t, XXH3_64bits(dst, t->bytes), err) : rc;
 }
@@ -167,7 +167,7 @@ static int read_matrix(const struct od_pack *p, const struct od_dense_tensor *t,
 	int rc = OD_OK;
 
 	if (scratch == NULL || sum == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", p->dense.path);
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", od_data_path(&p->dense, t->offset));
 	if (rc == OD_OK)
 		rc = od_dense_read_rows(p, t, 0, t->n_out, dst, scratch, err);
 	if (rc == OD_OK) {
@@ -217,7 +217,7 @@ static int read_widened(const struct od_pack *p, const struct od_dense_tensor *t
 	int rc;
 
 	if (raw == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", p->dense.path);
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", od_data_path(&p->dense, t->offset));
 	rc = read_vector(p, t, raw, err);
 	if (rc == OD_OK)
 		od_dequant_row(&row, 0, dst);

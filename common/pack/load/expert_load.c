@@ -132,8 +132,8 @@ struct expert_chunk {
 static int bad_chunk(const struct od_pack *p, const struct expert_chunk *at, const struct od_chunk *c,
 		     struct od_err *err)
 {
-	return od_fail_within(err, "%s: expert (%u, %u) shard %u, %s-chunk at offset %" PRIu64, p->experts.path, at->m,
-			      at->expert, at->shard, at->chunk, c->offset);
+	return od_fail_within(err, "%s: expert (%u, %u) shard %u, %s-chunk at offset %" PRIu64,
+			      od_data_path(&p->experts, c->offset), at->m, at->expert, at->shard, at->chunk, c->offset);
 }
 
 static int check_sum(const struct od_pack *p, const struct expert_chunk *at, const struct od_chunk *c,
@@ -205,17 +205,6 @@ static struct od_shard_bytes destination(const struct od_pack *p, const struct o
 	return b;
 }
 
-/* Past the page cache go whole chunks of regions, to buffers. */
-static int read_file(const struct od_pack *p, bool buffers, uint8_t *to, uint64_t bytes, uint64_t offset,
-		     struct od_err *err)
-{
-	const struct od_pack_file *f = &p->experts;
-
-	if (buffers && f->direct_fd >= 0)
-		return od_file_pread_direct(f->direct_fd, f->fd, to, bytes, offset, f->path, err);
-	return od_file_pread(f->fd, to, bytes, offset, f->path, err);
-}
-
 /* Chunks of one kind stand back to back in the file; those that do so in memory, too, are read at once. */
 static int read_chunks(const struct od_pack *p, const struct expert_chunk *where, uint32_t n, bool sm, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
@@ -235,7 +224,8 @@ static int read_chunks(const struct od_pack *p, const struct expert_chunk *where
 		if (host == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "no memory for the stage of a buffer of %" PRIu64 " bytes",
 				       od_buf_bytes(to.buf));
-		rc = read_file(p, buffers, host, bytes, first->offset, err);
+		/* Past the page cache go whole chunks of regions, to buffers. */
+		rc = od_data_read(&p->experts, buffers, host, bytes, first->offset, err);
 		if (rc != OD_OK)
 			rc = bad_chunk(p, &at, first, err);
 	}
@@ -570,7 +560,7 @@ int od_expert_bias_read(const struct od_pack *p, uint32_t m, uint32_t expert, en
 
 		if (e->x.shard[i].mat != bias)
 			continue;
-		rc = od_file_pread(p->experts.fd, to, c->stored_bytes, c->offset, p->experts.path, err);
+		rc = od_data_read(&p->experts, false, to, c->stored_bytes, c->offset, err);
 		if (rc == OD_OK)
 			rc = check_sum(p, &at, c, to, err);
 		to += c->stored_bytes;

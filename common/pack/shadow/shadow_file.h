@@ -8,7 +8,10 @@
 #include "common/pack/shadow/shadow_layout.h"
 
 struct od_shadow_file {
-	struct od_pack_file file;
+	struct {
+		char *path;
+		int fd;
+	} file;
 	struct od_shadow_table table;
 };
 

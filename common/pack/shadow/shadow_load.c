@@ -258,18 +258,17 @@ int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, s
 static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
 {
 	const struct shadow_input *input = arg;
-	const struct od_pack_file *f = &input->file.file;
 	const size_t index = input->now.begin + item;
 	const struct od_disk_shadow_tensor *t = &input->file.table.tensor[index];
 	char *at = input->host + (t->offset - input->now.base);
-	int rc = od_file_pread(f->fd, at, t->bytes, t->offset, f->path, err);
+	int rc = od_file_pread(input->file.file.fd, at, t->bytes, t->offset, input->file.file.path, err);
 
 	(void)thread;
 	*bytes = t->bytes;
 	if (rc != OD_OK)
 		return rc;
 	return od_check_xxh3(XXH3_64bits(at, t->bytes), t->xxh3, err, "%s: tensor %zu at offset %" PRIu64 ": checksum",
-			     f->path, index, t->offset);
+			     input->file.file.path, index, t->offset);
 }
 
 /* The tensors of the layers that are on a card and that this process holds. */

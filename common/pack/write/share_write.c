@@ -53,14 +53,13 @@ static int copy_small(struct writer *w, struct od_err *err)
 
 static int copy_headers(struct writer *w, struct od_err *err)
 {
-	const struct od_pack_file *from = &w->source->experts;
 	int rc = od_spool_open_model(w->spool, err);
 
 	for (size_t i = 0; rc == OD_OK && i < od_spool_n_experts(w->spool); i++) {
 		if (!od_spool_lacks_header(w->spool, i))
 			continue;
-		rc = od_file_pread(from->fd, w->buf, od_spool_header_bytes(w->spool),
-				   od_spool_header_offset(w->spool, i), from->path, err);
+		rc = od_data_read(&w->source->experts, false, w->buf, od_spool_header_bytes(w->spool),
+				  od_spool_header_offset(w->spool, i), err);
 		if (rc == OD_OK)
 			rc = od_spool_put_header(w->spool, i, w->buf, err);
 	}
@@ -72,7 +71,6 @@ static int copy_headers(struct writer *w, struct od_err *err)
 static int copy_expert(struct writer *w, uint32_t m, uint32_t expert, struct od_err *err)
 {
 	const struct od_pack_expert *x = od_pack_expert(w->pack, m, expert);
-	const struct od_pack_file *from = &w->source->experts;
 	const bool begun = od_spool_has_data(w->spool, m, expert);
 	int rc = OD_OK;
 
@@ -81,7 +79,7 @@ static int copy_expert(struct writer *w, uint32_t m, uint32_t expert, struct od_
 
 		if (begun && od_spool_has_chunk(w->spool, m, expert, c))
 			continue;
-		rc = od_file_pread(from->fd, w->buf, k->stored_bytes, k->offset, from->path, err);
+		rc = od_data_read(&w->source->experts, false, w->buf, k->stored_bytes, k->offset, err);
 		if (rc == OD_OK)
 			rc = od_spool_put_chunk(w->spool, m, expert, c, w->buf, err);
 	}
@@ -119,8 +117,8 @@ static int copy_experts(struct writer *w, uint32_t *n, struct od_err *err)
 		}
 	}
 	/* It will be carried elsewhere: what is said to be there shall be on the disk. */
-	if (rc == OD_OK && fsync(w->pack->experts.fd) != 0)
-		rc = od_fail_errno(err, OD_ERR_IO, "cannot sync %s", w->pack->experts.path);
+	if (rc == OD_OK && fsync(w->pack->experts.file->fd) != 0)
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot sync %s", w->pack->experts.file->path);
 	return rc == OD_OK ? od_spool_save(w->spool, &w->share, err) : rc;
 }
 
