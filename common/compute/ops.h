@@ -173,13 +173,14 @@ struct od_op_latent_store {
 };
 
 /* Projects queries into latent space. A head of q is [nope_dim | turn.dims]; its first elements are multiplied by the
- * head's rows of kv_b [n_heads][nope_dim + v_dim][rank]. out [n_heads][rank + turn.dims]: the queries for the
- * stream. */
+ * head's rows of kv_b [n_heads][nope_dim + v_dim][rank]; turned: [n_heads][rank][nope_dim], the transpose. out
+ * [n_heads][rank + turn.dims]: the queries for the stream. A sum is in the order of nope_dim, by fma. */
 struct od_op_latent_query {
 	struct od_ref rows, q, out;
 	struct od_turn turn;
 	const struct od_weight *kv_b; /* as published, without planes */
 	uint32_t n_heads, nope_dim, v_dim, rank;
+	bool turned;
 };
 
 /* out [n_heads][v_dim] = the last v_dim rows of each head of kv_b times in [n_heads][rank], the output of attention. */
@@ -213,11 +214,17 @@ struct od_op_gate {
 };
 
 /* The shape of a gated delta rule (arXiv 2412.06464): n_heads heads of values; head j uses key head j / (n_heads /
- * n_key_heads). */
+ * n_key_heads), or j mod n_key_heads. */
 struct od_delta_shape {
 	uint32_t n_heads, n_key_heads, k_dim, v_dim;
 	uint32_t taps; /* positions that the convolution sees */
+	bool tiled; /* the latter */
 };
+
+static inline size_t od_delta_key_head(const struct od_delta_shape *s, size_t head)
+{
+	return s->tiled ? head % s->n_key_heads : head / (s->n_heads / s->n_key_heads);
+}
 
 static inline size_t od_delta_values(const struct od_delta_shape *s) /* elements of all heads */
 {

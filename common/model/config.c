@@ -337,7 +337,9 @@ static void layer_text(const struct od_layer_spec *l, struct od_strbuf *out)
 	if (m->gated)
 		od_strbuf_printf(out, " gated=1");
 	if (m->conv > 0)
-		od_strbuf_printf(out, " conv=%u by_key_head=%d", m->conv, m->by_key_head);
+		od_strbuf_printf(out, " conv=%u by_key_head=%d%s", m->conv, m->by_key_head, m->tiled ? " tiled=1" : "");
+	if (m->kv_apart)
+		od_strbuf_printf(out, " kv_apart=1");
 	if (m->v_norm || m->v_is_k)
 		od_strbuf_printf(out, " v_norm=%d v_is_k=%d", m->v_norm, m->v_is_k);
 	if (m->kv_of != 0)
@@ -504,6 +506,31 @@ static int parse_family(struct od_config *cfg, const json_t *root, const char *w
 	return rc;
 }
 
+/* A GGUF file, and a pack made of one, has some weights in another form, as llama.cpp's converter writes them:
+ * docs/GGUF.md. */
+static int read_gguf(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
+{
+	const char *key = "gguf";
+	json_t *gguf;
+	bool apart = false;
+	int rc;
+
+	if (!od_json_has(root, key))
+		return OD_OK;
+	rc = od_json_obj(root, key, &gguf, where, err);
+	if (rc == OD_OK)
+		rc = od_json_bool_or(gguf, "kv_apart", false, &apart, where, err);
+	cfg->norms_around_one = false; /* 1 has been added */
+	for (uint32_t i = 0; i < cfg->n_kinds; i++) {
+		struct od_mixer *m = &cfg->kind[i].mix;
+
+		m->tiled = cfg->kind[i].mixer == &od_mixer_delta && !m->by_key_head;
+		m->by_key_head = false;
+		m->kv_apart = cfg->kind[i].mixer == &od_mixer_mla && apart;
+	}
+	return rc;
+}
+
 int od_config_parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
 	const json_t *text = root;
@@ -525,6 +552,8 @@ int od_config_parse(struct od_config *cfg, const json_t *root, const char *where
 		rc = parse_family(cfg, text, where, err);
 	if (rc == OD_OK && text != root) /* it counts more than the one inside */
 		rc = od_json_bool_or(root, "tie_word_embeddings", cfg->tied_head, &cfg->tied_head, where, err);
+	if (rc == OD_OK)
+		rc = read_gguf(cfg, root, where, err);
 	if (rc == OD_OK)
 		rc = check_size(cfg, where, err);
 	if (rc != OD_OK)

@@ -80,6 +80,8 @@ static const struct {
 	[OD_ROLE_INPUT_GATE] = { "input_gate", "per_layer_input_gate.weight" },
 	[OD_ROLE_INPUT_PROJECT] = { "input_project", "per_layer_projection.weight" },
 	[OD_ROLE_INPUT_POST_NORM] = { "input_post_norm", "post_per_layer_input_norm.weight" },
+	[OD_ROLE_K_B] = { "attn_k_b", "self_attn.k_b_proj.weight" }, /* in no checkpoint */
+	[OD_ROLE_V_B] = { "attn_v_b", "self_attn.v_b_proj.weight" },
 };
 
 static bool listed(const char *const *list, const char *name)
@@ -315,6 +317,8 @@ bool od_role_quantised(enum od_role role)
 	case OD_ROLE_Q_A_NORM:
 	case OD_ROLE_KV_A_NORM:
 	case OD_ROLE_KV_B: /* is not multiplied with as a whole (OD_OP_LATENT_QUERY) */
+	case OD_ROLE_K_B:
+	case OD_ROLE_V_B:
 	case OD_ROLE_SHARED_SCORE:
 	case OD_ROLE_ROUTER_BIAS:
 	case OD_ROLE_SINKS:

@@ -73,6 +73,8 @@ enum od_role {
 	OD_ROLE_INPUT_GATE, /* [layer_input][hidden] */
 	OD_ROLE_INPUT_PROJECT, /* [hidden][layer_input] */
 	OD_ROLE_INPUT_POST_NORM, /* [hidden] */
+	OD_ROLE_K_B, /* [n_heads * kv_rank][nope_dim]: with the next instead of OD_ROLE_KV_B */
+	OD_ROLE_V_B, /* [n_heads * v_dim][kv_rank] */
 	OD_N_ROLES
 };
 

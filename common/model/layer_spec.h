@@ -60,11 +60,14 @@ struct od_mixer {
 	/* Gated delta rule (arXiv 2412.06464): n_heads heads of values, n_kv_heads of queries and keys. */
 	uint32_t conv; /* positions that the convolution of q, k and v sees, the row's own included */
 	bool by_key_head; /* the projections give key head after key head all that belongs to it */
+	bool tiled; /* heads of values: the first of all key heads, then the second of all (od_delta_shape) */
 	/* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): k_dim is nope_dim + the RoPE
 	 * part. */
 	uint32_t nope_dim;
 	uint32_t q_rank; /* width of the query latent; 0: none */
 	uint32_t kv_rank; /* width of the latent in the KV cache */
+	/* The matrix that makes keys of latents and the one that makes values stand apart, the first transposed. */
+	bool kv_apart;
 };
 
 enum od_ffn { OD_FFN_DENSE, OD_FFN_MOE };

@@ -217,7 +217,7 @@ static void recur_items(void *arg, size_t begin, size_t end, unsigned thread)
 
 	(void)thread;
 	for (size_t h = begin; h < end; h++) {
-		const size_t at = od_delta_state_at(s) + h * each, key = h / (s->n_heads / s->n_key_heads) * s->k_dim;
+		const size_t at = od_delta_state_at(s) + h * each, key = od_delta_key_head(s, h) * s->k_dim;
 		float *to = f32_at(j, o->to) + at;
 
 		for (size_t t = 0; t < j->n; t++) {

@@ -330,6 +330,29 @@ static struct od_mat rows_of(const struct od_mat *w, size_t begin, size_t n)
 	return rows;
 }
 
+#define TURNED_ROWS 16u /* rows of a transposed kv_b that are decoded together */
+
+/* out [n_rows][rank]: += q times the head's rows of a transposed kv_b, each sum in the order of nope_dim. */
+static void absorb_turned(const struct cpu_job *j, const struct od_mat *kv_b, size_t h, const float *q, float *out)
+{
+	const struct od_op_latent_query *o = &j->op->latent_query;
+	const size_t q_stride = (size_t)o->n_heads * (o->nope_dim + o->turn.dims),
+		     out_stride = (size_t)o->n_heads * (o->rank + o->turn.dims);
+	float row[OD_MAX_RANK], tile[OD_MAX_RANK * TURNED_ROWS];
+
+	for (size_t k = 0, n; k < o->rank; k += n) {
+		n = o->rank - k < TURNED_ROWS ? o->rank - k : TURNED_ROWS;
+		for (size_t i = 0; i < n; i++) {
+			od_dequant_row(kv_b, h * o->rank + k + i, row);
+			for (size_t c = 0; c < o->nope_dim; c++)
+				tile[c * TURNED_ROWS + i] = row[c];
+		}
+		for (size_t r = 0; r < j->op->n_rows; r++)
+			for (size_t c = 0; c < o->nope_dim; c++)
+				j->be->axpy(out + r * out_stride + k, q[r * q_stride + c], tile + c * TURNED_ROWS, n);
+	}
+}
+
 /* Item i is a head. A query's first elements times the head's rows of kv_b, transposed: each row of it is read once for
  * all rows, in order, so that a row's sum has one order. */
 static void absorb_queries(void *arg, size_t begin, size_t end, unsigned thread)
@@ -354,7 +377,9 @@ static void absorb_queries(void *arg, size_t begin, size_t end, unsigned thread)
 			memcpy(to + o->rank, q + r * o->n_heads * q_dim + o->nope_dim, o->turn.dims * sizeof(*to));
 			turn(to + o->rank, &o->turn, f32_at(j, o->turn.angles) + r * o->turn.dims);
 		}
-		for (size_t i = 0; i < o->nope_dim; i++) {
+		if (o->turned)
+			absorb_turned(j, &kv_b, h, q, out);
+		for (size_t i = 0; !o->turned && i < o->nope_dim; i++) {
 			size_t row = h * (o->nope_dim + o->v_dim) + i;
 
 			/* Rows are short, and the hardware's prefetcher stops between them: 5 % of a token of

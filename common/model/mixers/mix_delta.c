@@ -9,7 +9,8 @@ static struct od_delta_shape delta_shape(const struct od_mixer *m)
 					.n_key_heads = m->n_kv_heads,
 					.k_dim = m->k_dim,
 					.v_dim = m->v_dim,
-					.taps = m->conv };
+					.taps = m->conv,
+					.tiled = m->tiled };
 }
 
 static uint64_t row_bytes(const struct od_delta_shape *s)

@@ -32,7 +32,9 @@ static void shape(const struct od_config *c, const struct od_mixer *m, enum od_r
 		{ OD_ROLE_Q_B, m->q_rank != 0 ? n * m->k_dim : 0, m->q_rank },
 		{ OD_ROLE_KV_A, kept(m), c->hidden },
 		{ OD_ROLE_KV_A_NORM, m->kv_rank, 0 },
-		{ OD_ROLE_KV_B, n * (m->nope_dim + m->v_dim), m->kv_rank },
+		{ OD_ROLE_KV_B, m->kv_apart ? 0 : n * (m->nope_dim + m->v_dim), m->kv_rank },
+		{ OD_ROLE_K_B, m->kv_apart ? n * m->kv_rank : 0, m->nope_dim },
+		{ OD_ROLE_V_B, m->kv_apart ? n * m->v_dim : 0, m->kv_rank },
 		{ OD_ROLE_O, c->hidden, n * m->v_dim },
 	};
 
@@ -114,11 +116,12 @@ static void run(const struct od_mix_call *c)
 							 .q = p.q,
 							 .out = p.absorbed,
 							 .turn = c->turn,
-							 .kv_b = &w[OD_ROLE_KV_B],
+							 .kv_b = &w[m->kv_apart ? OD_ROLE_K_B : OD_ROLE_KV_B],
 							 .n_heads = m->n_heads,
 							 .nope_dim = m->nope_dim,
 							 .v_dim = m->v_dim,
-							 .rank = m->kv_rank } });
+							 .rank = m->kv_rank,
+							 .turned = m->kv_apart } });
 	/* Latents are keys and values of one head that all query heads share. */
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_ATTEND,
 				       .attend = { .rows = c->rows,
@@ -136,9 +139,9 @@ static void run(const struct od_mix_call *c)
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LATENT_VALUE,
 				       .latent_value = { .in = p.attended,
 							 .out = p.out,
-							 .kv_b = &w[OD_ROLE_KV_B],
+							 .kv_b = &w[m->kv_apart ? OD_ROLE_V_B : OD_ROLE_KV_B],
 							 .n_heads = m->n_heads,
-							 .nope_dim = m->nope_dim,
+							 .nope_dim = m->kv_apart ? 0 : m->nope_dim,
 							 .v_dim = m->v_dim,
 							 .rank = m->kv_rank } });
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
