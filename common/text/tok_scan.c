@@ -1,22 +1,16 @@
 #include "common/text/tok_scan.h"
+
+#include "common/text/tok_patterns.h"
 #include "common/text/tok_unicode.h"
 
 #include <string.h>
 
-#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define SPACES "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define CL100K(digits) CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES
 #define OLD_CL100K(digits) /* takes the same, in other words */ \
 	"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|" digits \
 	"| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
-#define CASED_WORDS(not_han, end) \
-	"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" not_han "]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" not_han \
-	"]+" end "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" not_han \
-	"]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" not_han "]*" end
 
-const char tok_gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const char tok_kimi_pattern[] = "[\\p{Han}]+|" CASED_WORDS("&&[^\\p{Han}]", CONTRACTION
-							   "?") "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES;
+const char tok_gpt2_pattern[] = TOK_GPT2;
+const char tok_kimi_pattern[] = TOK_KIMI;
 
 /* Newlines are escapes in most published patterns; DeepSeek-V3's has the characters themselves. */
 static bool is_pattern(const char *known, const char *pattern, size_t len)
@@ -41,22 +35,17 @@ enum tok_scan_kind tok_scan_find(const char *pattern, size_t len, unsigned *stag
 		unsigned stage;
 	} known[] = {
 		{ tok_gpt2_pattern, TOK_SCAN_GPT2, 0 },
-		{ CL100K("\\p{N}{1,3}"), TOK_SCAN_LLAMA3, 0 },
-		{ CL100K("\\p{N}"), TOK_SCAN_QWEN2, 0 },
+		{ TOK_LLAMA3, TOK_SCAN_LLAMA3, 0 },
+		{ TOK_QWEN2, TOK_SCAN_QWEN2, 0 },
 		{ OLD_CL100K("\\p{N}{1,3}"), TOK_SCAN_LLAMA3, 0 },
 		{ OLD_CL100K("\\p{N}"), TOK_SCAN_QWEN2, 0 },
-		{ CONTRACTION
-		  "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES,
-		  TOK_SCAN_QWEN3_5, 0 },
-		{ CASED_WORDS("", "") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES, TOK_SCAN_TEKKEN, 0 },
-		{ CASED_WORDS("", CONTRACTION "?") "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES,
-		  TOK_SCAN_O200K, 0 },
+		{ TOK_QWEN3_5, TOK_SCAN_QWEN3_5, 0 },
+		{ TOK_TEKKEN, TOK_SCAN_TEKKEN, 0 },
+		{ TOK_O200K, TOK_SCAN_O200K, 0 },
 		{ tok_kimi_pattern, TOK_SCAN_KIMI, 0 },
-		{ "\\p{N}{1,3}", TOK_SCAN_DEEPSEEK_V3, 1 },
-		{ "[一-龥぀-ゟ゠-ヿ]+", TOK_SCAN_DEEPSEEK_V3, 2 },
-		{ "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-		  "| ?[\\p{P}\\p{S}]+[\\r\\n]*" SPACES,
-		  TOK_SCAN_DEEPSEEK_V3, 3 },
+		{ TOK_DEEPSEEK_V3_DIGITS, TOK_SCAN_DEEPSEEK_V3, 1 },
+		{ TOK_DEEPSEEK_V3_HAN, TOK_SCAN_DEEPSEEK_V3, 2 },
+		{ TOK_DEEPSEEK_V3_WORDS, TOK_SCAN_DEEPSEEK_V3, 3 },
 	};
 
 	*stage = 0;
