@@ -9,6 +9,16 @@
 
 struct od_checkpoint;
 
+/* How a dense tensor of a GGUF file becomes that of the checkpoint; a pack's are as they are. */
+enum od_dense_form {
+	OD_DENSE_AS_IS,
+	OD_DENSE_PAIRS, /* rows 2 i and 2 i + 1 of each head are rows i and i + half of the head */
+	OD_DENSE_NEGATIVE_EXP, /* -exp(x) */
+	/* A tensor of twice the rows: a run of the first role's, a run of the second's, and so on. */
+	OD_DENSE_FIRST_RUNS,
+	OD_DENSE_SECOND_RUNS,
+};
+
 /* A tensor of dense.bin, with its scales: bytes as in the checkpoint. */
 struct od_dense_tensor {
 	enum od_role role;
@@ -16,6 +26,8 @@ struct od_dense_tensor {
 	struct od_mat_type type;
 	uint64_t n_out, n_in; /* n_in 0: a vector */
 	uint64_t offset, bytes, xxh3;
+	enum od_dense_form form;
+	uint32_t run; /* OD_DENSE_PAIRS: rows of a head; runs: rows of one */
 	uint8_t sha256[OD_SHA256_BYTES];
 };
 

@@ -21,7 +21,8 @@ static bool may(enum od_dtype t, unsigned use)
 bool od_mat_type_ok(const struct od_mat_type *t, uint64_t n_in)
 {
 	if (t->scale == 0)
-		return may(t->dtype, OD_USE_ALONE) && t->block_rows == 0 && t->block_cols == 0;
+		return may(t->dtype, OD_USE_ALONE | OD_USE_BLOCKS) && t->block_rows == 0 && t->block_cols == 0 &&
+		       n_in % od_block_of(t->dtype).weights == 0;
 	return may(t->dtype, OD_USE_SCALED) && may(t->scale, OD_USE_SCALE) && is_block(t->block_rows, 1) &&
 	       is_block(t->block_cols, OD_SCALE_BLOCK_MIN) && n_in % od_block_of(t->dtype).weights == 0;
 }

@@ -3,6 +3,9 @@
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/pack/checksum.h"
+#include "common/pack/gguf/gguf.h"
+#include "common/pack/gguf/gguf_folder.h"
+#include "common/pack/gguf/gguf_pack.h"
 #include "common/pack/given.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/spool/spool_state.h"
@@ -70,15 +73,15 @@ static int read_expert_header(struct od_pack *p, size_t i, uint8_t *buf, struct 
 	rc = od_data_read(&p->experts, false, buf, len, extent->offset, err);
 	if (rc == OD_OK)
 		rc = od_check_xxh3(XXH3_64bits(buf, len), extent->header_xxh3, err,
-				   "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum (in model.json)",
-				   path, m, expert, extent->offset);
+				   "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum (in model.json)", path,
+				   m, expert, extent->offset);
 	if (rc == OD_OK)
 		rc = od_expert_header_parse(e, &p->config, m, expert, buf, extent->offset, p->manifest.experts_bytes,
 					    path, err);
 	if (rc == OD_OK && e->x.bytes != extent->bytes)
 		rc = od_fail(err, OD_ERR_MISMATCH,
-			     "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64 " by model.json",
-			     path, m, expert, e->x.bytes, extent->bytes);
+			     "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64 " by model.json", path, m,
+			     expert, e->x.bytes, extent->bytes);
 	return rc;
 }
 
@@ -87,16 +90,17 @@ static uint64_t larger(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-static void measure_shard(struct od_pack *p, const struct od_shard *s, const struct od_mat_type *type)
+static void measure_shard(struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s)
 {
+	const struct od_mat_type *type = &e->type[s->mat];
 	uint64_t n_out, n_in;
 
 	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
 	p->shard_exponents = larger(p->shard_exponents, s->e.raw_bytes);
 	p->shard_sm = larger(p->shard_sm, s->sm.raw_bytes);
-	if (!od_codec_merges_in_place(od_tensor_coding(s->mat, type)))
+	if (!od_codec_merges_in_place(od_entry_coding(e, s->mat)))
 		p->shard_apart_sm = larger(p->shard_apart_sm, s->sm.raw_bytes);
-	if (od_tensor_coding(s->mat, type) != OD_BF16)
+	if (od_entry_coding(e, s->mat) != OD_BF16)
 		p->shard_host_rows = larger(p->shard_host_rows, od_mat_memory_bytes(type, s->n_rows, n_in));
 }
 
@@ -113,7 +117,7 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 		const struct od_shard *s = &e->x.shard[i];
 
 		stored += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
-		measure_shard(p, s, &e->type[s->mat]);
+		measure_shard(p, e, s);
 	}
 	for (int mat = 0; mat < od_expert_tensors(&p->config); mat++) {
 		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
@@ -121,6 +125,33 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 	}
 	p->stored_bytes = stored > p->stored_bytes ? stored : p->stored_bytes;
 	p->raw_bytes = raw > p->raw_bytes ? raw : p->raw_bytes;
+}
+
+int od_pack_check_dense(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
+{
+	if (p->sums != NULL)
+		return od_gguf_sums_check(p->sums, (size_t)(t - p->manifest.dense), found, err);
+	return od_check_xxh3(found, t->xxh3, err, "checksum");
+}
+
+int od_pack_check_chunk(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t shard, const struct od_chunk *c,
+			const uint8_t *buf, struct od_err *err)
+{
+	const uint64_t found = XXH3_64bits(buf, c->stored_bytes);
+	const size_t i = (size_t)m * p->config.n_experts + expert;
+
+	if (p->sums != NULL && c->stored_bytes == 0)
+		return OD_OK; /* there are no SM-chunks */
+	if (p->sums != NULL)
+		return od_gguf_sums_check(p->sums, p->manifest.n_dense + i * p->expert[i].x.n_shards + shard, found,
+					  err);
+	return od_check_xxh3(found, c->xxh3, err, "checksum");
+}
+
+void od_pack_measure(struct od_pack *p)
+{
+	for (size_t i = 0; i < p->manifest.n_experts; i++)
+		measure_expert(p, &p->expert[i]);
 }
 
 static int read_expert_headers(struct od_pack *p, struct od_err *err)
@@ -139,18 +170,18 @@ static int read_expert_headers(struct od_pack *p, struct od_err *err)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory for expert tables", od_data_path(&p->experts, 0));
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_experts; i++) {
 		rc = read_expert_header(p, i, buf, err);
-		if (rc == OD_OK)
-			measure_expert(p, &p->expert[i]);
 	}
 	free(buf);
+	if (rc == OD_OK)
+		od_pack_measure(p);
 	return rc;
 }
 
-static int read_extras(struct od_pack *p, struct od_err *err)
+int od_pack_read_extras(struct od_pack *p, struct od_err *err)
 {
-	const char *name = od_tokenizer_name(p->dir);
+	const char *name = od_tokenizer_name(p->folder);
 	char path[PATH_MAX];
-	int rc = name != NULL ? od_path(path, sizeof(path), p->dir, name, err) : OD_OK;
+	int rc = name != NULL ? od_path(path, sizeof(path), p->folder, name, err) : OD_OK;
 
 	if (rc == OD_OK && name != NULL) {
 		p->tokenizer_path = strdup(path);
@@ -158,7 +189,7 @@ static int read_extras(struct od_pack *p, struct od_err *err)
 			rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
 	}
 	if (rc == OD_OK)
-		rc = od_path(path, sizeof(path), p->dir, "generation_config.json", err);
+		rc = od_path(path, sizeof(path), p->folder, "generation_config.json", err);
 	if (rc == OD_OK && od_file_there(path))
 		rc = od_json_load(path, OD_GENERATION_MAX_BYTES, &p->generation, err);
 	return rc == OD_OK ? od_config_add_eos(&p->config, p->generation, path, err) : rc;
@@ -190,6 +221,9 @@ static int read_pack(struct od_pack *p, bool spool, struct od_err *err)
 	char path[PATH_MAX];
 	int rc = od_sums_check(p->dir, err);
 
+	p->folder = strdup(p->dir);
+	if (rc == OD_OK && p->folder == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "pack %s", p->dir);
 	if (rc == OD_OK)
 		rc = od_path(path, sizeof(path), p->dir, "config.json", err);
 	if (rc == OD_OK)
@@ -206,7 +240,7 @@ static int read_pack(struct od_pack *p, bool spool, struct od_err *err)
 		rc = read_expert_headers(p, err);
 	if (rc == OD_OK && spool)
 		rc = read_state(p, err);
-	return rc == OD_OK ? read_extras(p, err) : rc;
+	return rc == OD_OK ? od_pack_read_extras(p, err) : rc;
 }
 
 static bool has_file(const char *dir, const char *name)
@@ -220,7 +254,7 @@ static bool has_file(const char *dir, const char *name)
 static int open_pack(struct od_pack **out, const char *dir, bool some, struct od_err *err)
 {
 	struct od_pack *p;
-	bool spool;
+	bool spool, in_place;
 	int rc;
 
 	*out = NULL;
@@ -228,10 +262,11 @@ static int open_pack(struct od_pack **out, const char *dir, bool some, struct od
 		dir = getenv("OD_PACK");
 	if (dir == NULL || dir[0] == '\0')
 		dir = DEFAULT_DIR;
-	rc = od_given_pack(dir, err);
+	in_place = od_gguf_is(dir);
+	rc = in_place ? OD_OK : od_given_pack(dir, err);
 	if (rc != OD_OK)
 		return rc;
-	spool = has_file(dir, OD_SPOOL_STATE_NAME);
+	spool = !in_place && has_file(dir, OD_SPOOL_STATE_NAME);
 	if (spool && !some)
 		return od_fail(err, OD_ERR_UNSUPPORTED,
 			       "%s is one worker's share of a pack (it has a " OD_SPOOL_STATE_NAME
@@ -245,7 +280,7 @@ static int open_pack(struct od_pack **out, const char *dir, bool some, struct od
 	if (p->dir == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
 	else
-		rc = read_pack(p, spool, err);
+		rc = in_place ? od_gguf_pack_fill(p, err) : read_pack(p, spool, err);
 	if (rc != OD_OK) {
 		od_pack_close(p);
 		return rc;
@@ -274,10 +309,14 @@ void od_pack_close(struct od_pack *p)
 	free(p->expert);
 	free(p->has);
 	od_manifest_fini(&p->manifest);
+	od_gguf_sums_close(p->sums);
 	od_data_fini(&p->dense);
 	od_data_fini(&p->experts);
 	json_decref(p->generation);
 	free(p->tokenizer_path);
+	if (p->temporary)
+		od_gguf_folder_remove(p->folder);
+	free(p->folder);
 	free(p->dir);
 	free(p);
 }
@@ -285,6 +324,11 @@ void od_pack_close(struct od_pack *p)
 const char *od_pack_dir(const struct od_pack *p)
 {
 	return p->dir;
+}
+
+const char *od_pack_folder(const struct od_pack *p)
+{
+	return p->folder;
 }
 
 enum od_codec od_pack_codec(const struct od_pack *p)

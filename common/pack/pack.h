@@ -17,14 +17,16 @@
 
 struct od_pack;
 
-/* dir NULL: $OD_PACK, else /var/lib/od-moe/pack. */
+/* dir: a pack's folder, or a GGUF file, any file of a split one; NULL: $OD_PACK, else /var/lib/od-moe/pack. */
 OD_MUST_CHECK int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err);
 /* Opens a pack or a spool (spool.h), a pack without dense.bin and without some experts. Existing files are checked as
  * strictly. */
 OD_MUST_CHECK int od_pack_open_some(struct od_pack **out, const char *dir, struct od_err *err);
 void od_pack_close(struct od_pack *p); /* NULL ok */
 
-const char *od_pack_dir(const struct od_pack *p);
+const char *od_pack_dir(const struct od_pack *p); /* as it was named: a pack's folder, or a GGUF file */
+/* The folder of its small files and shadows: the pack's own, or of a GGUF file one in a cache (gguf_folder.h). */
+const char *od_pack_folder(const struct od_pack *p);
 enum od_codec od_pack_codec(const struct od_pack *p); /* the codec chosen for its E-chunks; some may be raw */
 const struct od_config *od_pack_config(const struct od_pack *p);
 /* Limits all that is loaded from now on to layers [begin, end) (od_config_take_layers). */

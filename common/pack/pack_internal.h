@@ -4,13 +4,19 @@
 
 #include <stdatomic.h>
 
+#include "common/pack/gguf/gguf_sums.h"
 #include "common/pack/load/dense_load.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/manifest.h"
 #include "common/pack/pack_data.h"
 
 struct od_pack {
-	char *dir;
+	/* A GGUF file that is used where it lies: checksums of the dense tensors, then of each expert's chunks.
+	 * NULL: a pack, which has its own. */
+	struct od_gguf_sums *sums;
+	char *dir; /* as it was named: a pack's folder, or a GGUF file */
+	char *folder; /* has the small files and the shadows */
+	bool temporary; /* the folder goes with the pack */
 	struct od_config config;
 	struct od_manifest manifest;
 	char *tokenizer_path; /* NULL: none */
@@ -24,12 +30,29 @@ struct od_pack {
 	uint64_t shard_exponents, shard_sm, shard_apart_sm, shard_host_rows;
 };
 
+/* Finds the tokeniser and reads generation_config.json in the folder. */
+OD_MUST_CHECK int od_pack_read_extras(struct od_pack *p, struct od_err *err);
+/* Computes the sizes of the largest expert and shard, from all entries. */
+void od_pack_measure(struct od_pack *p);
+
 const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert);
 /* The experts of this process's layers are entries [*first, *first + n). Returns n. */
 size_t od_pack_held_experts(const struct od_pack *p, size_t *first);
 
 /* Spools only: marks an expert complete or absent. Any thread. */
 void od_pack_set_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert, bool has);
+
+/* Checks bytes that were read: a dense tensor's, or those of a shard's chunk. */
+OD_MUST_CHECK int od_pack_check_dense(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found,
+				      struct od_err *err);
+OD_MUST_CHECK int od_pack_check_chunk(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t shard,
+				      const struct od_chunk *c, const uint8_t *buf, struct od_err *err);
+
+/* How the tensor's bytes are split (od_tensor_coding). */
+static inline enum od_dtype od_entry_coding(const struct od_expert_entry *e, int tensor)
+{
+	return e->as_bytes ? OD_INT8 : od_tensor_coding(tensor, &e->type[tensor]);
+}
 
 /* Bytes of one of the expert's buffers. */
 uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert_entry *e, enum od_expert_buf buf);

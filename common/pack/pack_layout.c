@@ -16,8 +16,10 @@ bool od_bias_type_ok(const struct od_mat_type *t)
 
 bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in)
 {
+	const bool rows = role == OD_ROLE_EMBED || role == OD_ROLE_LAYER_EMBED;
+
 	return od_bias_type_ok(t) ||
-	       (n_in > 0 && role != OD_ROLE_EMBED && role != OD_ROLE_LAYER_EMBED && od_mat_type_ok(t, n_in));
+	       (n_in > 0 && od_mat_type_ok(t, n_in) && !(rows && (od_format(t->dtype)->uses & OD_USE_BLOCKS) == 0));
 }
 
 uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in)

@@ -67,13 +67,14 @@ struct od_expert_entry {
 	uint64_t sm_offset, e_offset; /* the regions' starts in experts.bin */
 	const uint64_t *e_at; /* [x.n_shards]: E-chunks, from e_offset; in x.shard's block */
 	struct od_mat_type type[OD_N_EXPERT_TENSORS];
+	bool as_bytes; /* weights of every type are stored whole, in E-chunks (GGUF) */
 	uint8_t sha256[OD_N_EXPERT_TENSORS][OD_SHA256_BYTES];
 };
 
 /* True: a bias of an expert may have this type. */
 bool od_bias_type_ok(const struct od_mat_type *t);
-/* True: a dense tensor may have this type. Matrices may have any type, except the embedding, of which single rows are
- * read. */
+/* True: a dense tensor may have this type. Matrices may have any type, except embeddings, of which single rows are
+ * read: no type with scales beside it, and not FP8. */
 bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in);
 
 /* The type that decides how a tensor's bytes are split and coded: biases are stored as bytes, so that they can be used

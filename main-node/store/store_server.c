@@ -58,7 +58,7 @@ struct odm_store {
 static int open_file(struct odm_store *s, uint32_t number, const char *name, bool required, struct od_err *err)
 {
 	struct store_file *f = &s->file[number];
-	int rc = od_path(f->path, sizeof(f->path), od_pack_dir(s->pack), name, err);
+	int rc = od_path(f->path, sizeof(f->path), od_pack_folder(s->pack), name, err);
 
 	if (rc != OD_OK || (!required && access(f->path, F_OK) != 0))
 		return rc;

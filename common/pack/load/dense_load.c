@@ -7,6 +7,7 @@
 #include "common/pack/pack_internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,13 +112,42 @@ void od_dense_split(const struct od_pack *p, bool quantised, struct od_split *s)
 	}
 }
 
+/* The row of the file that has row `row` of the matrix, or element of the vector. */
+static uint64_t row_in_file(const struct od_dense_tensor *t, uint64_t row)
+{
+	const uint64_t at = t->run > 0 ? row % t->run : 0, first = row - at;
+
+	switch (t->form) {
+	case OD_DENSE_PAIRS: return first + (at < t->run / 2 ? 2 * at : 2 * (at - t->run / 2) + 1);
+	case OD_DENSE_FIRST_RUNS: return 2 * first + at;
+	case OD_DENSE_SECOND_RUNS: return 2 * first + t->run + at;
+	case OD_DENSE_AS_IS:
+	case OD_DENSE_NEGATIVE_EXP: break;
+	}
+	return row;
+}
+
+/* n rows of `each` bytes, in the order of the checkpoint. */
+static int read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n, uint64_t each,
+		     uint8_t *to, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (t->run == 0)
+		return od_data_read(&p->dense, false, to, n * each, t->offset + row * each, err);
+	for (uint64_t i = 0; rc == OD_OK && i < n; i++)
+		rc = od_data_read(&p->dense, false, to + i * each, each, t->offset + row_in_file(t, row + i) * each,
+				  err);
+	return rc;
+}
+
 int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n, void *memory,
 		       uint8_t *scratch, struct od_err *err)
 {
 	const struct od_mat_type *type = &t->type;
 	const uint64_t each = od_mat_row_bytes(type, t->n_in), row_scales = od_mat_scale_row_bytes(type, t->n_in);
 	const uint64_t divisor = od_mat_divisor_bytes(type), behind = t->offset + t->n_out * each;
-	int rc = od_data_read(&p->dense, false, memory, n * each, t->offset + row * each, err);
+	int rc = read_rows(p, t, row, n, each, memory, err);
 
 	if (rc != OD_OK || type->scale == 0)
 		return rc;
@@ -147,13 +177,17 @@ uint64_t od_dense_token_bytes(const struct od_pack *p)
 
 static int check_sum(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
 {
-	return od_check_xxh3(found, t->xxh3, err, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum",
-			     od_data_path(&p->dense, t->offset), od_role_name(t->role), t->layer, t->offset);
+	int rc = od_pack_check_dense(p, t, found, err);
+
+	if (rc == OD_OK)
+		return OD_OK;
+	return od_fail_within(err, "%s: tensor %s of layer %u at offset %" PRIu64, od_data_path(&p->dense, t->offset),
+			      od_role_name(t->role), t->layer, t->offset);
 }
 
 static int read_vector(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)
 {
-	int rc = od_data_read(&p->dense, false, dst, t->bytes, t->offset, err);
+	int rc = read_rows(p, t, 0, t->n_out, od_mat_row_bytes(&t->type, 1), dst, err);
 
 	return rc == OD_OK ? check_sum(p, t, XXH3_64bits(dst, t->bytes), err) : rc;
 }
@@ -204,6 +238,9 @@ static int finish_vector(const struct od_pack *p, const struct od_dense_tensor *
 
 		return put_taps_first(v, t->n_out / taps, taps, err);
 	}
+	if (t->form == OD_DENSE_NEGATIVE_EXP)
+		for (size_t i = 0; i < t->n_out; i++)
+			v[i] = (float)log(-(double)v[i]);
 	if (p->config.norms_around_one)
 		for (size_t i = 0; od_role_around_one(t->role) && i < t->n_out; i++)
 			v[i] += 1;

@@ -139,7 +139,7 @@ static int bad_chunk(const struct od_pack *p, const struct expert_chunk *at, con
 static int check_sum(const struct od_pack *p, const struct expert_chunk *at, const struct od_chunk *c,
 		     const uint8_t *buf, struct od_err *err)
 {
-	int rc = od_check_xxh3(XXH3_64bits(buf, c->stored_bytes), c->xxh3, err, "checksum");
+	int rc = od_pack_check_chunk(p, at->m, at->expert, at->shard, c, buf, err);
 
 	return rc == OD_OK ? OD_OK : bad_chunk(p, at, c, err);
 }
@@ -185,6 +185,12 @@ static bool to_buffers(const struct od_expert_mem *mem, struct od_ref staging)
 	       !is_sent(mem->at[OD_BUF_PLAIN], staging);
 }
 
+/* True: the chunk is rows of weights as they are in memory. */
+static bool is_plain(const struct od_expert_entry *e, const struct od_shard *s)
+{
+	return e->as_bytes && s->e.codec == OD_CODEC_RAW && e->type[s->mat].scale == 0;
+}
+
 /* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows if the host can. */
 static struct od_shard_bytes destination(const struct od_pack *p, const struct od_expert_entry *e,
 					 const struct od_shard *s, const struct expert_target *to,
@@ -195,17 +201,26 @@ static struct od_shard_bytes destination(const struct od_pack *p, const struct o
 
 	if (to->sm.buf != NULL && !sent)
 		b.sm = to->sm;
-	else if (!sent && od_codec_merges_in_place(od_tensor_coding(s->mat, &e->type[s->mat])) &&
-		 od_ref_map(to->memory) != NULL)
+	else if (!sent && od_codec_merges_in_place(od_entry_coding(e, s->mat)) && od_ref_map(to->memory) != NULL)
 		b.sm = od_ref_at(weights_at(to, &e->type[s->mat]), s->sm.raw_bytes);
 	else
 		b.sm = od_ref_at(staging, staged_sm_at(p));
 	if (to->e.buf != NULL && !sent)
 		b.e = to->e;
+	else if (!sent && is_plain(e, s) && od_ref_map(to->memory) != NULL)
+		b.e = weights_at(to, &e->type[s->mat]);
 	return b;
 }
 
-/* Chunks of one kind stand back to back in the file; those that do so in memory, too, are read at once. */
+/* True: the chunk `next` stands `bytes` behind the first one, in the file and in memory. */
+static bool follows(const struct od_chunk *first, const struct od_shard_bytes *to, const struct od_chunk *next,
+		    const struct od_shard_bytes *next_to, bool sm, uint64_t bytes)
+{
+	return next->offset == first->offset + bytes &&
+	       (sm ? next_to->sm.at == to->sm.at + bytes : next_to->e.at == to->e.at + bytes);
+}
+
+/* Chunks of one kind that stand back to back are read at once. */
 static int read_chunks(const struct od_pack *p, const struct expert_chunk *where, uint32_t n, bool sm, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
 {
@@ -219,7 +234,8 @@ static int read_chunks(const struct od_pack *p, const struct expert_chunk *where
 		uint8_t *host = od_ref_stage(to);
 		uint64_t bytes = first->stored_bytes;
 
-		for (end = i + 1; end < n && (sm ? b[end].sm : b[end].e).at == to.at + bytes; end++)
+		for (end = i + 1; end < n && follows(first, &b[i], sm ? &s[end].sm : &s[end].e, &b[end], sm, bytes);
+		     end++)
 			bytes += sm ? s[end].sm.stored_bytes : s[end].e.stored_bytes;
 		if (host == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "no memory for the stage of a buffer of %" PRIu64 " bytes",
@@ -300,6 +316,7 @@ static void push(struct od_ref r, uint64_t n)
 struct good_shard {
 	const struct od_shard *s;
 	const struct od_mat_type *type;
+	enum od_dtype coding; /* od_entry_coding */
 	const struct od_shard_bytes *b;
 	struct od_coded coded;
 };
@@ -375,9 +392,11 @@ static int put_rows(struct od_inflater *inf, const struct good_shard *g, const s
 	const uint8_t *e;
 	int rc;
 
+	if (od_ref_stage(g->b->e) == weights)
+		return OD_OK; /* it was read to its place */
 	if (g->type->scale == 0)
-		return od_decoder_weights(inf->decoder, &g->coded, od_tensor_coding(g->s->mat, g->type),
-					  od_ref_stage(g->b->sm), room, weights, err);
+		return od_decoder_weights(inf->decoder, &g->coded, g->coding, od_ref_stage(g->b->sm), room, weights,
+					  err);
 	rc = od_decoder_look(inf->decoder, &g->coded, room, &e, err);
 	if (rc != OD_OK)
 		return rc;
@@ -426,8 +445,7 @@ static int queue_shard(struct od_inflater *inf, const struct good_shard *g, cons
 		       struct od_err *err)
 {
 	if (to->memory.buf != NULL)
-		return od_tensor_coding(g->s->mat, g->type) == OD_BF16 ? merge_rows(inf, g, to, err) :
-									 host_rows(inf, g, to, err);
+		return g->coding == OD_BF16 ? merge_rows(inf, g, to, err) : host_rows(inf, g, to, err);
 	send_shard(inf, g, to);
 	return OD_OK;
 }
@@ -443,6 +461,7 @@ static int finish_shard(struct od_inflater *inf, const struct expert_chunk *wher
 	const struct good_shard g = {
 		.s = s,
 		.type = &x->type[s->mat],
+		.coding = od_entry_coding(x, s->mat),
 		.b = b,
 		.coded = { .codec = (enum od_codec)s->e.codec,
 			   .at = looks ? od_ref_stage(b->e) : NULL,

@@ -17,9 +17,9 @@ int od_shadow_lock(const struct od_pack *p, int *fd, struct od_err *err)
 {
 	int rc;
 
-	*fd = open(p->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	*fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (*fd < 0)
-		return od_fail_errno(err, OD_ERR_IO, "cannot open %s", p->dir);
+		return od_fail_errno(err, OD_ERR_IO, "cannot open %s", p->folder);
 	if (flock(*fd, LOCK_EX | LOCK_NB) == 0)
 		return OD_OK;
 	if (errno == EWOULDBLOCK)
@@ -53,7 +53,7 @@ static void remove_temps(const struct od_pack *p)
 
 	for (int i = 0; i < OD_N_PRECISIONS; i++)
 		if (od_shadow_temp_names[i] != NULL &&
-		    od_path(path, sizeof(path), p->dir, od_shadow_temp_names[i], NULL) == OD_OK)
+		    od_path(path, sizeof(path), p->folder, od_shadow_temp_names[i], NULL) == OD_OK)
 			unlink(path);
 }
 
@@ -114,10 +114,10 @@ static int make(const struct od_shadow_add *job, struct od_shadow_table *table, 
 {
 	const struct od_pack *p = job->pack;
 	char path[PATH_MAX], temp[PATH_MAX];
-	int fd, rc = od_path(path, sizeof(path), p->dir, od_shadow_file_names[table->precision - 1], err);
+	int fd, rc = od_path(path, sizeof(path), p->folder, od_shadow_file_names[table->precision - 1], err);
 
 	if (rc == OD_OK)
-		rc = od_path(temp, sizeof(temp), p->dir, od_shadow_temp_names[table->precision - 1], err);
+		rc = od_path(temp, sizeof(temp), p->folder, od_shadow_temp_names[table->precision - 1], err);
 	if (rc != OD_OK)
 		return rc;
 	fd = open(temp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -145,7 +145,7 @@ static int make(const struct od_shadow_add *job, struct od_shadow_table *table, 
 		unlink(temp);
 		return rc;
 	}
-	return od_fsync_dir(p->dir, err);
+	return od_fsync_dir(p->folder, err);
 }
 
 unsigned od_shadow_add(const struct od_shadow_add *job, unsigned set)

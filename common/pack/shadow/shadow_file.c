@@ -19,7 +19,7 @@ int od_shadow_present(const struct od_pack *p, unsigned *set, struct od_err *err
 
 		if (od_shadow_file_names[precision - 1] == NULL)
 			continue;
-		rc = od_path(path, sizeof(path), p->dir, od_shadow_file_names[precision - 1], err);
+		rc = od_path(path, sizeof(path), p->folder, od_shadow_file_names[precision - 1], err);
 		if (rc != OD_OK)
 			return rc;
 		if (od_file_there(path))
@@ -56,7 +56,7 @@ int od_shadow_file_open(struct od_shadow_file *f, const struct od_pack *p, enum 
 {
 	char path[PATH_MAX];
 	uint64_t size;
-	int rc = od_path(path, sizeof(path), p->dir, od_shadow_file_names[precision - 1], err);
+	int rc = od_path(path, sizeof(path), p->folder, od_shadow_file_names[precision - 1], err);
 
 	*f = (struct od_shadow_file){ .file.fd = -1 };
 	if (rc == OD_OK)

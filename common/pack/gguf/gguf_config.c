@@ -1,0 +1,792 @@
+#include "common/pack/gguf/gguf_config.h"
+
+#include "common/model/config.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KEY_BYTES 96
+#define NONE UINT64_MAX
+
+/* A file that is read, and the configuration that is made of it. */
+struct gguf_model {
+	const struct od_gguf *g;
+	const struct gguf_arch *arch;
+	json_t *out;
+	uint32_t n_layers; /* without those that predict further tokens */
+	uint64_t n_heads, hidden;
+	int rc; /* the first failure; nothing is read after it */
+	struct od_err *err;
+};
+
+struct gguf_arch {
+	const char *name; /* general.architecture */
+	const char *model_type, *architecture; /* config.json's */
+	void (*read)(struct gguf_model *m);
+};
+
+static bool failed(struct gguf_model *m, int rc)
+{
+	if (m->rc == OD_OK)
+		m->rc = rc;
+	return m->rc != OD_OK;
+}
+
+/* ---- Metadata ---- */
+
+static void full_key(const struct gguf_model *m, const char *key, char buf[KEY_BYTES])
+{
+	snprintf(buf, KEY_BYTES, "%s.%s", m->arch->name, key);
+}
+
+static const struct od_gguf_value *value_of(const struct gguf_model *m, const char *key)
+{
+	char buf[KEY_BYTES];
+
+	full_key(m, key, buf);
+	return od_gguf_get(m->g, buf);
+}
+
+/* The integer of a key, at least 0; `otherwise` where there is none (NONE: it must be there). */
+static uint64_t get_int(struct gguf_model *m, const char *key, uint64_t otherwise)
+{
+	char buf[KEY_BYTES];
+	uint64_t v = 0;
+
+	if (otherwise != NONE && value_of(m, key) == NULL)
+		return otherwise;
+	full_key(m, key, buf);
+	if (m->rc == OD_OK)
+		failed(m, od_gguf_u64(m->g, buf, 0, INT32_MAX, &v, m->err));
+	return m->rc == OD_OK ? v : 0;
+}
+
+/* A float as the double whose decimal digits are the fewest that give it: 1e-06 was one before it became a float. */
+static double shortest(double d)
+{
+	const float f = (float)d;
+	char text[40];
+
+	for (int digits = 6; digits <= 9; digits++) {
+		snprintf(text, sizeof(text), "%.*g", digits, d);
+		if ((float)strtod(text, NULL) == f)
+			return strtod(text, NULL);
+	}
+	return d;
+}
+
+static bool get_float(struct gguf_model *m, const char *key, double *out)
+{
+	char buf[KEY_BYTES];
+
+	*out = 0;
+	if (m->rc != OD_OK || value_of(m, key) == NULL)
+		return false;
+	full_key(m, key, buf);
+	if (failed(m, od_gguf_f64(m->g, buf, out, m->err)))
+		return false;
+	*out = shortest(*out);
+	return true;
+}
+
+/* ---- Fields ---- */
+
+static void put(json_t *o, const char *key, json_t *v, struct gguf_model *m)
+{
+	if (json_object_set_new(o, key, v) != 0)
+		failed(m, od_fail(m->err, OD_ERR_NOMEM, "%s: no memory for its configuration", od_gguf_path(m->g)));
+}
+
+static void put_int(struct gguf_model *m, const char *field, uint64_t v)
+{
+	put(m->out, field, json_integer((json_int_t)v), m);
+}
+
+static void put_bool(struct gguf_model *m, const char *field, bool v)
+{
+	put(m->out, field, json_boolean(v), m);
+}
+
+static void put_text(struct gguf_model *m, const char *field, const char *v)
+{
+	put(m->out, field, json_string(v), m);
+}
+
+static void put_real(struct gguf_model *m, const char *field, double v)
+{
+	put(m->out, field, json_real(v), m);
+}
+
+/* The integer of a key as a field. */
+static uint64_t copy_int(struct gguf_model *m, const char *key, const char *field)
+{
+	const uint64_t v = get_int(m, key, NONE);
+
+	put_int(m, field, v);
+	return v;
+}
+
+static void copy_int_if(struct gguf_model *m, const char *key, const char *field)
+{
+	if (value_of(m, key) != NULL)
+		copy_int(m, key, field);
+}
+
+static void copy_float_if(struct gguf_model *m, const char *key, const char *field)
+{
+	double v;
+
+	if (get_float(m, key, &v))
+		put_real(m, field, v);
+}
+
+/* ---- Tensors ---- */
+
+static const struct od_gguf_tensor *in_layer(const struct gguf_model *m, uint32_t layer, const char *name)
+{
+	char buf[KEY_BYTES];
+
+	snprintf(buf, sizeof(buf), "blk.%u.%s", layer, name);
+	return od_gguf_find(m->g, buf);
+}
+
+/* The first layer that has the tensor. */
+static const struct od_gguf_tensor *in_any(const struct gguf_model *m, const char *name)
+{
+	const struct od_gguf_tensor *t = NULL;
+
+	for (uint32_t i = 0; t == NULL && i < m->n_layers; i++)
+		t = in_layer(m, i, name);
+	return t;
+}
+
+static bool is_sparse(const struct gguf_model *m, uint32_t layer)
+{
+	return in_layer(m, layer, "ffn_down_exps.weight") != NULL;
+}
+
+/* The width of the routed experts: down has rows of it. */
+static uint64_t expert_width(struct gguf_model *m)
+{
+	const struct od_gguf_tensor *t = in_any(m, "ffn_down_exps.weight");
+
+	return t != NULL ? t->dim[0] : 0;
+}
+
+static void put_bias(struct gguf_model *m, const char *field)
+{
+	put_bool(m, field, in_any(m, "attn_q.bias") != NULL);
+}
+
+/* Layers without experts, as a list of their numbers. */
+static void put_dense_layers(struct gguf_model *m)
+{
+	json_t *list = json_array();
+
+	put(m->out, "mlp_only_layers", list, m);
+	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++)
+		if (!is_sparse(m, i) && json_array_append_new(list, json_integer(i)) != 0)
+			failed(m, od_fail(m->err, OD_ERR_NOMEM, "no memory for a list of layers"));
+}
+
+/* ---- RoPE ---- */
+
+static void put_theta(struct gguf_model *m, json_t *o)
+{
+	double theta;
+
+	if (get_float(m, "rope.freq_base", &theta))
+		put(o, "rope_theta", json_real(theta), m);
+}
+
+/* o: where the fields of YaRN go, if the file has it. */
+static bool put_yarn(struct gguf_model *m, json_t *o)
+{
+	static const struct {
+		const char *key, *field;
+	} reals[] = {
+		{ "rope.scaling.factor", "factor" },
+		{ "rope.scaling.yarn_beta_fast", "beta_fast" },
+		{ "rope.scaling.yarn_beta_slow", "beta_slow" },
+	};
+	const char *type = "";
+	char key[KEY_BYTES];
+	size_t len = 0;
+	double v;
+
+	if (value_of(m, "rope.scaling.type") == NULL)
+		return false;
+	full_key(m, "rope.scaling.type", key);
+	if (failed(m, od_gguf_str(m->g, key, &type, &len, m->err)) || (len == 4 && strncmp(type, "none", len) == 0))
+		return false;
+	if (len != 4 || strncmp(type, "yarn", len) != 0) {
+		failed(m,
+		       od_fail(m->err, OD_ERR_UNSUPPORTED, "%s: key %s: expected \"yarn\" or \"none\", found \"%.*s\"",
+			       od_gguf_path(m->g), key, (int)(len < 64 ? len : 64), type));
+		return false;
+	}
+	put(o, "rope_type", json_string("yarn"), m);
+	for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++)
+		if (get_float(m, reals[i].key, &v))
+			put(o, reals[i].field, json_real(v), m);
+	put(o, "original_max_position_embeddings",
+	    json_integer((json_int_t)get_int(m, "rope.scaling.original_context_length", NONE)), m);
+	if (get_float(m, "rope.scaling.attn_factor", &v))
+		put(o, "attention_factor", json_real(v), m);
+	/* It is 0.1 times the field, which multiplies a logarithm; the other field is the same in all models. */
+	if (get_float(m, "rope.scaling.yarn_log_multiplier", &v) && v != 0) {
+		put(o, "mscale", json_real(shortest(10 * v)), m);
+		put(o, "mscale_all_dim", json_real(shortest(10 * v)), m);
+	}
+	return true;
+}
+
+static void put_rope(struct gguf_model *m)
+{
+	json_t *scaling = json_object();
+
+	put_theta(m, m->out);
+	if (put_yarn(m, scaling))
+		put(m->out, "rope_scaling", scaling, m);
+	else
+		json_decref(scaling);
+}
+
+/* The part of a head that turns, of head_dim elements. */
+static double rotary_part(struct gguf_model *m, uint64_t head_dim)
+{
+	const uint64_t dims = get_int(m, "rope.dimension_count", head_dim);
+
+	return head_dim > 0 ? (double)dims / (double)head_dim : 1;
+}
+
+/* ---- What all have ---- */
+
+static uint64_t put_head_dim(struct gguf_model *m)
+{
+	const uint64_t dim = get_int(m, "attention.key_length", m->n_heads > 0 ? m->hidden / m->n_heads : 0);
+
+	put_int(m, "head_dim", dim);
+	return dim;
+}
+
+static void put_attention(struct gguf_model *m)
+{
+	m->n_heads = copy_int(m, "attention.head_count", "num_attention_heads");
+	put_int(m, "num_key_value_heads", get_int(m, "attention.head_count_kv", m->n_heads));
+}
+
+static void put_common(struct gguf_model *m)
+{
+	const struct od_gguf_tensor *embed = od_gguf_find(m->g, "token_embd.weight");
+	const uint64_t blocks = get_int(m, "block_count", NONE), mtp = get_int(m, "nextn_predict_layers", 0);
+	double eps;
+
+	if (m->rc == OD_OK && (blocks == 0 || mtp >= blocks || blocks > OD_MAX_LAYERS))
+		failed(m, od_fail(m->err, OD_ERR_RANGE,
+				  "%s: key %s.block_count: expected 1 to %d layers, found %" PRIu64
+				  ", of which %" PRIu64 " predict further tokens",
+				  od_gguf_path(m->g), m->arch->name, OD_MAX_LAYERS, blocks, mtp));
+	if (m->rc == OD_OK && embed == NULL)
+		failed(m,
+		       od_fail(m->err, OD_ERR_MISSING, "%s: tensor token_embd.weight is missing", od_gguf_path(m->g)));
+	if (m->rc != OD_OK)
+		return;
+	m->n_layers = (uint32_t)(blocks - mtp);
+	put(m->out, "architectures", json_pack("[s]", m->arch->architecture), m);
+	put_text(m, "model_type", m->arch->model_type);
+	put_int(m, "num_hidden_layers", m->n_layers);
+	if (mtp > 0)
+		put_int(m, "num_nextn_predict_layers", mtp);
+	m->hidden = copy_int(m, "embedding_length", "hidden_size");
+	copy_int(m, "context_length", "max_position_embeddings");
+	put_int(m, "vocab_size", embed->dim[1]);
+	put_bool(m, "tie_word_embeddings", od_gguf_find(m->g, "output.weight") == NULL);
+	if (get_float(m, "attention.layer_norm_rms_epsilon", &eps) ||
+	    get_float(m, "attention.layer_norm_epsilon", &eps))
+		put_real(m, "rms_norm_eps", eps);
+}
+
+static void put_experts(struct gguf_model *m, const char *n_field, const char *width_field)
+{
+	copy_int(m, "expert_count", n_field);
+	copy_int(m, "expert_used_count", "num_experts_per_tok");
+	put_int(m, width_field, expert_width(m));
+}
+
+/* ---- Architectures ---- */
+
+static void read_llama(struct gguf_model *m)
+{
+	put_attention(m);
+	put_head_dim(m);
+	put_experts(m, "num_local_experts", "intermediate_size");
+	put_rope(m);
+}
+
+static void read_qwen2moe(struct gguf_model *m)
+{
+	put_attention(m);
+	put_experts(m, "num_experts", "moe_intermediate_size");
+	put_int(m, "intermediate_size", get_int(m, "feed_forward_length", 1));
+	put_int(m, "shared_expert_intermediate_size",
+		in_any(m, "ffn_down_shexp.weight") != NULL ? in_any(m, "ffn_down_shexp.weight")->dim[0] : 0);
+	put_bool(m, "norm_topk_prob", false);
+	put_bias(m, "qkv_bias");
+	put_dense_layers(m);
+	put_rope(m);
+}
+
+static void read_qwen3moe(struct gguf_model *m)
+{
+	put_attention(m);
+	put_head_dim(m);
+	put_experts(m, "num_experts", "moe_intermediate_size");
+	put_int(m, "intermediate_size", get_int(m, "feed_forward_length", 1));
+	put_bool(m, "norm_topk_prob", true);
+	put_bias(m, "attention_bias");
+	put_dense_layers(m);
+	put_rope(m);
+}
+
+static void read_olmoe(struct gguf_model *m)
+{
+	put_attention(m);
+	put_experts(m, "num_experts", "intermediate_size");
+	put_bool(m, "norm_topk_prob", false);
+	put_bias(m, "attention_bias");
+	copy_float_if(m, "attention.clamp_kqv", "clip_qkv");
+	put_rope(m);
+}
+
+/* How many layers at the beginning have no experts; none may follow. */
+static void put_first_dense(struct gguf_model *m)
+{
+	const uint64_t said = get_int(m, "leading_dense_block_count", 0);
+	uint32_t first = 0;
+
+	while (first < m->n_layers && !is_sparse(m, first))
+		first++;
+	if (m->rc == OD_OK && said != first)
+		failed(m, od_fail(m->err, OD_ERR_MISMATCH,
+				  "%s: key %s.leading_dense_block_count is %" PRIu64
+				  ", but the first layer with tensors of experts is %u",
+				  od_gguf_path(m->g), m->arch->name, said, first));
+	put_int(m, "first_k_dense_replace", first);
+}
+
+static void put_shared_count(struct gguf_model *m)
+{
+	const struct od_gguf_tensor *t = in_any(m, "ffn_down_shexp.weight");
+	const uint64_t width = expert_width(m);
+
+	put_int(m, "n_shared_experts", t != NULL && width > 0 ? t->dim[0] / width : 0);
+}
+
+static void put_groups(struct gguf_model *m)
+{
+	put_int(m, "n_group", get_int(m, "expert_group_count", 1));
+	put_int(m, "topk_group", get_int(m, "expert_group_used_count", 1));
+}
+
+static bool flag(struct gguf_model *m, const char *key, bool otherwise)
+{
+	char buf[KEY_BYTES];
+	bool v = otherwise;
+
+	full_key(m, key, buf);
+	if (m->rc == OD_OK && value_of(m, key) != NULL)
+		failed(m, od_gguf_bool(m->g, buf, &v, m->err));
+	return v;
+}
+
+#define GATING_SIGMOID 2u
+
+/* The widths of heads: files that llama.cpp made before it absorbed the latents have no keys of their own for them. */
+static void put_latents(struct gguf_model *m)
+{
+	const uint64_t rope = get_int(m, "rope.dimension_count", NONE);
+	const uint64_t key = get_int(m, "attention.key_length_mla", get_int(m, "attention.key_length", NONE));
+	const uint64_t value = get_int(m, "attention.value_length_mla", get_int(m, "attention.value_length", NONE));
+
+	copy_int_if(m, "attention.q_lora_rank", "q_lora_rank");
+	copy_int(m, "attention.kv_lora_rank", "kv_lora_rank");
+	put_int(m, "qk_rope_head_dim", rope);
+	put_int(m, "qk_nope_head_dim", key > rope ? key - rope : 0);
+	put_int(m, "v_head_dim", value);
+}
+
+/* DeepSeek-V2 and its Lite choose by softmax, V3, Kimi-K2 and GLM-4.7-Flash by sigmoids with a bias. */
+static void read_deepseek2(struct gguf_model *m)
+{
+	const bool v3 = get_int(m, "expert_gating_func", 1) == GATING_SIGMOID;
+
+	m->n_heads = copy_int(m, "attention.head_count", "num_attention_heads");
+	put_latents(m);
+	put_experts(m, "n_routed_experts", "moe_intermediate_size");
+	put_int(m, "intermediate_size", get_int(m, "feed_forward_length", 1));
+	put_shared_count(m);
+	put_groups(m);
+	put_first_dense(m);
+	copy_float_if(m, "expert_weights_scale", "routed_scaling_factor");
+	put_bool(m, "norm_topk_prob", flag(m, "expert_weights_norm", v3));
+	put_text(m, "scoring_func", v3 ? "sigmoid" : "softmax");
+	if (v3) {
+		put_text(m, "model_type", "deepseek_v3");
+		put(m->out, "architectures", json_pack("[s]", "DeepseekV3ForCausalLM"), m);
+		put_text(m, "topk_method", "noaux_tc");
+	} else {
+		put_text(m, "topk_method", get_int(m, "expert_group_count", 1) > 1 ? "group_limited_greedy" : "greedy");
+	}
+	put_rope(m);
+}
+
+static void read_glm4moe(struct gguf_model *m)
+{
+	uint64_t dim;
+
+	put_attention(m);
+	dim = put_head_dim(m);
+	put_real(m, "partial_rotary_factor", rotary_part(m, dim));
+	put_experts(m, "n_routed_experts", "moe_intermediate_size");
+	put_int(m, "intermediate_size", get_int(m, "feed_forward_length", 1));
+	put_shared_count(m);
+	put_groups(m);
+	put_first_dense(m);
+	copy_float_if(m, "expert_weights_scale", "routed_scaling_factor");
+	put_bool(m, "norm_topk_prob", flag(m, "expert_weights_norm", true));
+	put_bias(m, "attention_bias");
+	put_bool(m, "use_qk_norm", in_any(m, "attn_q_norm.weight") != NULL);
+	put_rope(m);
+}
+
+static void read_minimax(struct gguf_model *m)
+{
+	uint64_t dim;
+
+	put_attention(m);
+	dim = put_head_dim(m);
+	put_int(m, "rotary_dim", get_int(m, "rope.dimension_count", dim));
+	put_experts(m, "num_local_experts", "intermediate_size");
+	put_bool(m, "use_qk_norm", true);
+	put_bool(m, "use_routing_bias", true);
+	put_text(m, "scoring_func", "sigmoid");
+	put_rope(m);
+}
+
+/* A layer with a tensor of the gated delta rule is such a layer. */
+static void put_layer_types(struct gguf_model *m)
+{
+	json_t *list = json_array();
+
+	put(m->out, "layer_types", list, m);
+	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++)
+		if (json_array_append_new(list, json_string(in_layer(m, i, "ssm_a") != NULL ? "linear_attention" :
+											      "full_attention")) != 0)
+			failed(m, od_fail(m->err, OD_ERR_NOMEM, "no memory for a list of layers"));
+}
+
+static void put_delta(struct gguf_model *m)
+{
+	const uint64_t heads = get_int(m, "ssm.time_step_rank", NONE), inner = get_int(m, "ssm.inner_size", NONE);
+
+	put_int(m, "linear_num_value_heads", heads);
+	copy_int(m, "ssm.group_count", "linear_num_key_heads");
+	copy_int(m, "ssm.state_size", "linear_key_head_dim");
+	put_int(m, "linear_value_head_dim", heads > 0 ? inner / heads : 0);
+	copy_int(m, "ssm.conv_kernel", "linear_conv_kernel_dim");
+	put_layer_types(m);
+}
+
+/* Settings that Qwen3-Next and Qwen3.5 have in common, without RoPE. */
+static uint64_t read_gated(struct gguf_model *m)
+{
+	uint64_t dim;
+
+	put_attention(m);
+	dim = put_head_dim(m);
+	put_experts(m, "num_experts", "moe_intermediate_size");
+	put_int(m, "shared_expert_intermediate_size",
+		in_any(m, "ffn_down_shexp.weight") != NULL ? in_any(m, "ffn_down_shexp.weight")->dim[0] : 0);
+	put_bias(m, "attention_bias");
+	put_delta(m);
+	return dim;
+}
+
+static void read_qwen3next(struct gguf_model *m)
+{
+	const uint64_t dim = read_gated(m);
+
+	put_int(m, "intermediate_size", get_int(m, "feed_forward_length", 1));
+	put_bool(m, "norm_topk_prob", true);
+	put_dense_layers(m);
+	put_real(m, "partial_rotary_factor", rotary_part(m, dim));
+	put_rope(m);
+}
+
+static void read_qwen35moe(struct gguf_model *m)
+{
+	const uint64_t dim = read_gated(m);
+	json_t *rope = json_object();
+
+	put(rope, "rope_type", json_string("default"), m);
+	put_theta(m, rope);
+	put(rope, "partial_rotary_factor", json_real(rotary_part(m, dim)), m);
+	(void)put_yarn(m, rope);
+	put(m->out, "rope_parameters", rope, m);
+}
+
+static void read_gpt_oss(struct gguf_model *m)
+{
+	const json_t *scaling;
+
+	put_attention(m);
+	put_head_dim(m);
+	put_experts(m, "num_local_experts", "intermediate_size");
+	put_bias(m, "attention_bias");
+	copy_int(m, "attention.sliding_window", "sliding_window");
+	put_real(m, "swiglu_limit", 7);
+	put_rope(m);
+	scaling = json_object_get(m->out, "rope_scaling");
+	if (scaling != NULL) /* as published; there is no key for it */
+		put((json_t *)(uintptr_t)scaling, "truncate", json_false(), m);
+}
+
+/* The numbers of a vector; NULL: it is missing or of another type than F32, or there was a failure before. */
+static json_t *numbers_of(struct gguf_model *m, const char *name)
+{
+	const struct od_gguf_tensor *t = od_gguf_find(m->g, name);
+	json_t *list = NULL;
+	float v[OD_MAX_ROPE_PAIRS];
+
+	if (m->rc != OD_OK || t == NULL)
+		return NULL;
+	if (t->dtype != OD_F32 || t->dim[0] > OD_MAX_ROPE_PAIRS || t->bytes != t->dim[0] * sizeof(float)) {
+		failed(m, od_fail(m->err, OD_ERR_SHAPE, "%s: tensor %s: expected up to %d F32, found %" PRIu64 " %s",
+				  od_gguf_path(m->g), name, OD_MAX_ROPE_PAIRS, t->dim[0], t->type_name));
+		return NULL;
+	}
+	if (failed(m, od_gguf_read(m->g, t, 0, v, t->bytes, m->err)))
+		return NULL;
+	list = json_array();
+	for (uint64_t i = 0; i < t->dim[0]; i++)
+		json_array_append_new(list, json_real(shortest((double)v[i])));
+	return list;
+}
+
+static void read_phimoe(struct gguf_model *m)
+{
+	json_t *longs, *shorts, *scaling;
+	double magnitude;
+
+	put_attention(m);
+	put_experts(m, "num_local_experts", "intermediate_size");
+	put_bias(m, "attention_bias");
+	put_bool(m, "lm_head_bias", od_gguf_find(m->g, "output.bias") != NULL);
+	put_real(m, "router_jitter_noise", 0.01); /* as in transformers; no file says it */
+	copy_int_if(m, "attention.sliding_window", "sliding_window");
+	put_theta(m, m->out);
+	longs = numbers_of(m, "rope_factors_long.weight");
+	shorts = numbers_of(m, "rope_factors_short.weight");
+	if (longs != NULL && shorts != NULL) {
+		scaling =
+			json_pack("{s:s, s:o, s:o}", "type", "longrope", "long_factor", longs, "short_factor", shorts);
+		put(scaling, "original_max_position_embeddings",
+		    json_integer((json_int_t)get_int(m, "rope.scaling.original_context_length", NONE)), m);
+		if (!get_float(m, "rope.scaling.attn_factor", &magnitude))
+			magnitude = 1;
+		put(scaling, "short_mscale", json_real(magnitude), m);
+		put(scaling, "long_mscale", json_real(magnitude), m);
+		put(m->out, "rope_scaling", scaling, m);
+		return;
+	}
+	json_decref(longs);
+	json_decref(shorts);
+}
+
+/* Element i of an array of a value for each layer, or the value that all have. */
+static int64_t layer_value(const struct od_gguf_value *v, uint32_t i)
+{
+	return v == NULL ? 0 : od_gguf_int_at(v, v->kind == OD_GGUF_ARRAY ? i : 0);
+}
+
+static void gemma_attention(struct gguf_model *m)
+{
+	const struct od_gguf_value *pattern = value_of(m, "attention.sliding_window_pattern");
+	const struct od_gguf_value *kv = value_of(m, "attention.head_count_kv");
+	int64_t full_kv = 0, sliding_kv = 0;
+	bool own_v = true;
+	json_t *types = json_array();
+
+	put(m->out, "layer_types", types, m);
+	if (pattern == NULL || kv == NULL || (pattern->kind == OD_GGUF_ARRAY && pattern->n < m->n_layers) ||
+	    (kv->kind == OD_GGUF_ARRAY && kv->n < m->n_layers)) {
+		failed(m,
+		       od_fail(m->err, OD_ERR_FORMAT,
+			       "%s: keys %s.attention.sliding_window_pattern and head_count_kv: expected an array with a "
+			       "value for each of %u layers",
+			       od_gguf_path(m->g), m->arch->name, m->n_layers));
+		return;
+	}
+	for (uint32_t i = 0; i < m->n_layers; i++) {
+		const bool slides = layer_value(pattern, i) != 0;
+		int64_t *of = slides ? &sliding_kv : &full_kv;
+
+		json_array_append_new(types, json_string(slides ? "sliding_attention" : "full_attention"));
+		*of = *of != 0 ? *of : layer_value(kv, i);
+		own_v = own_v &&
+			(slides || in_layer(m, i, "attn_k.weight") == NULL || in_layer(m, i, "attn_v.weight") != NULL);
+	}
+	put_int(m, "num_key_value_heads", (uint64_t)(sliding_kv > 0 ? sliding_kv : full_kv));
+	put_int(m, "num_global_key_value_heads", (uint64_t)(full_kv > 0 ? full_kv : sliding_kv));
+	put_bool(m, "attention_k_eq_v", !own_v);
+}
+
+/* Frequencies that turn are divided by 1, those that do not by a huge number. */
+static double turning_part(struct gguf_model *m)
+{
+	json_t *factors = numbers_of(m, "rope_freqs.weight");
+	const size_t n = json_array_size(factors);
+	size_t turning = 0;
+
+	while (turning < n && json_number_value(json_array_get(factors, turning)) == 1)
+		turning++;
+	json_decref(factors);
+	return n > 0 ? (double)turning / (double)n : 1;
+}
+
+static void gemma_rope(struct gguf_model *m)
+{
+	json_t *full = json_object(), *sliding = json_object(), *both = json_object();
+	double theta;
+
+	put(both, "full_attention", full, m);
+	put(both, "sliding_attention", sliding, m);
+	put(full, "rope_type", json_string("proportional"), m);
+	put(full, "partial_rotary_factor", json_real(turning_part(m)), m);
+	put_theta(m, full);
+	put(sliding, "rope_type", json_string("default"), m);
+	if (get_float(m, "rope.freq_base_swa", &theta))
+		put(sliding, "rope_theta", json_real(theta), m);
+	put(m->out, "rope_parameters", both, m);
+}
+
+/* Layers that use the keys of others may have shared experts of twice the width. */
+static bool is_double_wide(const struct gguf_model *m)
+{
+	const struct od_gguf_tensor *first = in_layer(m, 0, "ffn_down.weight"),
+				    *last = in_layer(m, m->n_layers - 1, "ffn_down.weight");
+
+	return first != NULL && last != NULL && last->dim[0] == 2 * first->dim[0];
+}
+
+static void read_gemma4(struct gguf_model *m)
+{
+	const struct od_gguf_tensor *shared = in_layer(m, 0, "ffn_down.weight");
+
+	m->n_heads = copy_int(m, "attention.head_count", "num_attention_heads");
+	gemma_attention(m);
+	copy_int(m, "attention.key_length", "global_head_dim");
+	copy_int(m, "attention.key_length_swa", "head_dim");
+	copy_int(m, "attention.sliding_window", "sliding_window");
+	copy_int(m, "expert_count", "num_experts");
+	copy_int(m, "expert_used_count", "top_k_experts");
+	put_int(m, "moe_intermediate_size", expert_width(m));
+	put_int(m, "intermediate_size", shared != NULL ? shared->dim[0] : 0);
+	put_bool(m, "enable_moe_block", true);
+	put_text(m, "hidden_activation", "gelu_pytorch_tanh");
+	put_int(m, "num_kv_shared_layers", get_int(m, "attention.shared_kv_layers", 0));
+	put_bool(m, "use_double_wide_mlp", is_double_wide(m));
+	put_int(m, "hidden_size_per_layer_input", get_int(m, "embedding_length_per_layer_input", 0));
+	if (od_gguf_find(m->g, "per_layer_token_embd.weight") != NULL)
+		put_int(m, "vocab_size_per_layer_input", od_gguf_find(m->g, "per_layer_token_embd.weight")->dim[1]);
+	copy_float_if(m, "final_logit_softcapping", "final_logit_softcapping");
+	gemma_rope(m);
+}
+
+static const struct gguf_arch archs[] = {
+	{ "llama", "mixtral", "MixtralForCausalLM", read_llama },
+	{ "qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", read_qwen2moe },
+	{ "qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", read_qwen3moe },
+	{ "qwen3next", "qwen3_next", "Qwen3NextForCausalLM", read_qwen3next },
+	{ "qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", read_qwen35moe },
+	{ "olmoe", "olmoe", "OlmoeForCausalLM", read_olmoe },
+	{ "deepseek2", "deepseek_v2", "DeepseekV2ForCausalLM", read_deepseek2 },
+	{ "glm4moe", "glm4_moe", "Glm4MoeForCausalLM", read_glm4moe },
+	{ "minimax-m2", "minimax_m2", "MiniMaxM2ForCausalLM", read_minimax },
+	{ "gpt-oss", "gpt_oss", "GptOssForCausalLM", read_gpt_oss },
+	{ "gemma4", "gemma4_text", "Gemma4ForCausalLM", read_gemma4 },
+	{ "phimoe", "phimoe", "PhiMoEForCausalLM", read_phimoe },
+};
+#define N_ARCHS (sizeof(archs) / sizeof(archs[0]))
+
+static void list_archs(char *buf, size_t size)
+{
+	size_t len = 0;
+
+	for (size_t i = 0; i < N_ARCHS && len < size; i++)
+		len += (size_t)snprintf(buf + len, size - len, "%s%s", i > 0 ? ", " : "", archs[i].name);
+}
+
+static int find_arch(const struct od_gguf *g, const struct gguf_arch **out, struct od_err *err)
+{
+	char list[256], key[KEY_BYTES];
+	const char *name, *type = "";
+	size_t len, type_len = 0;
+	int rc = od_gguf_str(g, "general.architecture", &name, &len, err);
+
+	*out = NULL;
+	if (rc == OD_OK && od_gguf_get(g, "general.type") != NULL)
+		rc = od_gguf_str(g, "general.type", &type, &type_len, err);
+	if (rc != OD_OK)
+		return rc;
+	list_archs(list, sizeof(list));
+	if ((type_len > 0 && (type_len != 5 || strncmp(type, "model", 5) != 0)) ||
+	    (len == 4 && strncmp(name, "clip", 4) == 0))
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s is no language model (%s \"%.*s\"), but a file beside one, such as the projections of "
+			"pictures (mmproj): name the model's own file",
+			od_gguf_path(g), type_len > 0 ? "general.type" : "general.architecture",
+			(int)(type_len > 0 ? (type_len < 64 ? type_len : 64) : len), type_len > 0 ? type : name);
+	for (size_t i = 0; i < N_ARCHS; i++)
+		if (strlen(archs[i].name) == len && strncmp(archs[i].name, name, len) == 0)
+			*out = &archs[i];
+	if (*out == NULL)
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s: general.architecture: \"%.*s\" is not supported: expected a mixture of experts of one of "
+			"%s",
+			od_gguf_path(g), (int)(len < 64 ? len : 64), name, list);
+	snprintf(key, sizeof(key), "%s.expert_count", (*out)->name);
+	if (od_gguf_get(g, key) == NULL || od_gguf_int_at(od_gguf_get(g, key), 0) == 0)
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s: a dense model (%s without experts): od-moe runs mixtures of experts: %s; llama.cpp runs this "
+			"one",
+			od_gguf_path(g), (*out)->name, list);
+	return OD_OK;
+}
+
+int od_gguf_config(const struct od_gguf *g, json_t **out, struct od_err *err)
+{
+	struct gguf_model m = { .g = g, .err = err };
+	int rc = find_arch(g, &m.arch, err);
+
+	*out = NULL;
+	if (rc != OD_OK)
+		return rc;
+	m.out = json_object();
+	put_common(&m);
+	if (m.rc == OD_OK)
+		m.arch->read(&m);
+	put(m.out, "gguf", json_pack("{s:b}", "kv_apart", in_any(&m, "attn_k_b.weight") != NULL), &m);
+	if (m.rc != OD_OK) {
+		json_decref(m.out);
+		return m.rc;
+	}
+	*out = m.out;
+	return OD_OK;
+}

@@ -1,0 +1,165 @@
+#include "common/pack/gguf/gguf_folder.h"
+
+#include "common/base/file.h"
+#include "common/pack/gguf/gguf_config.h"
+#include "common/pack/gguf/gguf_fingerprint.h"
+#include "common/pack/gguf/gguf_tokenizer.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LAYOUT "1" /* version of the folder's contents: raise it when they change */
+#define NAME_DIGITS 32 /* digits of the fingerprint in a folder's name */
+
+/* A folder for caches that can be written. False: there is none. */
+static bool cache_root(char out[PATH_MAX])
+{
+	static const char *const variables[] = { "CACHE_DIRECTORY", NULL, "XDG_CACHE_HOME", "HOME" };
+	static const char *const below[] = { "", "/var/cache/od-moe", "/od-moe", "/.cache/od-moe" };
+	struct od_err ignored;
+
+	for (size_t i = 0; i < sizeof(below) / sizeof(below[0]); i++) {
+		const char *base = variables[i] != NULL ? getenv(variables[i]) : "";
+
+		if (base == NULL || (variables[i] != NULL && base[0] != '/'))
+			continue;
+		/* systemd separates several by colons. */
+		if (snprintf(out, PATH_MAX, "%.*s%s/gguf", (int)strcspn(base, ":"), base, below[i]) < PATH_MAX &&
+		    od_mkdir_p(out, &ignored) == OD_OK && access(out, W_OK | X_OK) == 0)
+			return true;
+	}
+	return false;
+}
+
+static int write_text(const char *dir, const char *name, const struct od_strbuf *text, struct od_err *err)
+{
+	char path[PATH_MAX];
+	int rc = od_path(path, sizeof(path), dir, name, err);
+
+	return rc == OD_OK ? od_file_write_atomic(path, od_strbuf_text(text), text->len, err) : rc;
+}
+
+static int write_config(const char *dir, const json_t *config, struct od_err *err)
+{
+	struct od_strbuf b = { 0 };
+	char *text = json_dumps(config, JSON_INDENT(1));
+	int rc;
+
+	if (text == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for config.json", dir);
+	od_strbuf_append(&b, text, strlen(text));
+	rc = write_text(dir, "config.json", &b, err);
+	od_strbuf_fini(&b);
+	free(text);
+	return rc;
+}
+
+static int fill(const struct od_gguf *g, const json_t *config, const char *dir, struct od_err *err)
+{
+	struct od_gguf_texts t;
+	int rc = od_gguf_texts(g, &t, err);
+
+	if (rc == OD_OK)
+		rc = write_config(dir, config, err);
+	if (rc == OD_OK && t.name != NULL) {
+		rc = write_text(dir, t.name, &t.tokenizer, err);
+		if (rc == OD_OK)
+			rc = write_text(dir, "tokenizer_config.json", &t.config, err);
+		if (rc == OD_OK)
+			rc = write_text(dir, "generation_config.json", &t.generation, err);
+	}
+	od_gguf_texts_fini(&t);
+	return rc;
+}
+
+void od_gguf_folder_remove(const char *folder)
+{
+	DIR *d = opendir(folder);
+	struct dirent *e;
+	char path[PATH_MAX];
+	struct od_err ignored;
+
+	while (d != NULL && (e = readdir(d)) != NULL)
+		if (e->d_name[0] != '.' && od_path(path, sizeof(path), folder, e->d_name, &ignored) == OD_OK)
+			unlink(path);
+	if (d != NULL)
+		closedir(d);
+	rmdir(folder);
+}
+
+/* A new folder beside final, or in the place for temporary files (final NULL). */
+static int make_new(char out[PATH_MAX], const char *final, struct od_err *err)
+{
+	const char *tmp = getenv("TMPDIR");
+	int n;
+
+	if (final != NULL)
+		n = snprintf(out, PATH_MAX, "%s.XXXXXX", final);
+	else
+		n = snprintf(out, PATH_MAX, "%s/od-gguf.XXXXXX", tmp != NULL && tmp[0] == '/' ? tmp : "/tmp");
+	if (n >= PATH_MAX || mkdtemp(out) == NULL)
+		return od_fail_errno(err, OD_ERR_IO, "cannot make a folder %s", out);
+	return OD_OK;
+}
+
+int od_gguf_folder_make(const struct od_gguf *g, const char *fingerprint, const json_t *config, char **folder,
+			bool *temporary, struct od_err *err)
+{
+	char root[PATH_MAX], final[PATH_MAX], made[PATH_MAX];
+	int rc;
+
+	*folder = NULL;
+	*temporary = !cache_root(root);
+	if (!*temporary) {
+		if (snprintf(final, sizeof(final), "%s/%.*s-" LAYOUT, root, NAME_DIGITS, fingerprint) >=
+		    (int)sizeof(final))
+			return od_fail(err, OD_ERR_RANGE, "%s: the path is too long", root);
+		if (od_is_dir(final)) {
+			*folder = strdup(final);
+			return *folder != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%s: no memory", final);
+		}
+	}
+	rc = make_new(made, *temporary ? NULL : final, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = fill(g, config, made, err);
+	if (rc == OD_OK && !*temporary && chmod(made, 0755) != 0) /* others of this machine use it, too */
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot change the mode of %s", made);
+	/* Whole or not at all; another process may have been faster. */
+	if (rc == OD_OK && !*temporary && rename(made, final) != 0 && !od_is_dir(final))
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot rename %s to %s", made, final);
+	if (rc != OD_OK || (!*temporary && od_is_dir(made)))
+		od_gguf_folder_remove(made);
+	if (rc == OD_OK) {
+		*folder = strdup(*temporary ? made : final);
+		if (*folder == NULL)
+			rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", made);
+	}
+	return rc;
+}
+
+int od_gguf_folder_of(const char *path, char **folder, bool *temporary, struct od_err *err)
+{
+	char fingerprint[OD_FINGERPRINT_CHARS + 1];
+	json_t *config = NULL;
+	struct od_gguf *g;
+	int rc = od_gguf_open(&g, path, err);
+
+	*folder = NULL;
+	*temporary = false;
+	if (rc == OD_OK)
+		rc = od_gguf_config(g, &config, err);
+	if (rc == OD_OK)
+		rc = od_gguf_fingerprint(g, fingerprint, err);
+	if (rc == OD_OK)
+		rc = od_gguf_folder_make(g, fingerprint, config, folder, temporary, err);
+	json_decref(config);
+	od_gguf_close(g);
+	return rc;
+}

@@ -1,0 +1,21 @@
+/* gguf_folder.h - the folder of a pack's small files that belongs to a GGUF file: config.json, the tokeniser's files
+ * and generation_config.json, made from its metadata. Shadows that od-pack makes of it go there, too.
+ *
+ * It is in $CACHE_DIRECTORY (systemd), else /var/cache/od-moe, else $XDG_CACHE_HOME/od-moe or ~/.cache/od-moe; where
+ * none can be written it is a temporary one. Its name has the file's fingerprint: what is there already is used.
+ * Thread: any; processes may make one folder at the same time. */
+#ifndef OD_PACK_GGUF_FOLDER_H
+#define OD_PACK_GGUF_FOLDER_H
+
+#include <jansson.h>
+
+#include "common/pack/gguf/gguf.h"
+
+/* *folder: malloc'd. *temporary: od_gguf_folder_remove it at the end. */
+OD_MUST_CHECK int od_gguf_folder_make(const struct od_gguf *g, const char *fingerprint, const json_t *config,
+				      char **folder, bool *temporary, struct od_err *err);
+void od_gguf_folder_remove(const char *folder);
+/* The folder of a file that is not open: for who needs nothing else of it. */
+OD_MUST_CHECK int od_gguf_folder_of(const char *path, char **folder, bool *temporary, struct od_err *err);
+
+#endif

@@ -1,0 +1,169 @@
+#include "common/pack/gguf/gguf_pack.h"
+
+#include "common/base/file.h"
+#include "common/pack/gguf/gguf_config.h"
+#include "common/pack/gguf/gguf_fingerprint.h"
+#include "common/pack/gguf/gguf_folder.h"
+#include "common/pack/gguf/gguf_map.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Dense tensors ---- */
+
+static uint32_t run_of(const struct od_mixer *m, enum od_dense_form form)
+{
+	switch (form) {
+	case OD_DENSE_PAIRS: return m->k_dim;
+	case OD_DENSE_FIRST_RUNS:
+	case OD_DENSE_SECOND_RUNS: return m->n_heads / m->n_kv_heads; /* heads of a key head */
+	case OD_DENSE_AS_IS:
+	case OD_DENSE_NEGATIVE_EXP: break;
+	}
+	return 0;
+}
+
+static int place_dense(struct od_pack *p, const struct od_gguf *g, struct od_dense_tensor *t, struct od_err *err)
+{
+	struct od_gguf_place at;
+	int rc = od_gguf_dense(g, &p->config, t->role, t->layer, &at, err);
+
+	if (rc != OD_OK)
+		return rc;
+	t->type = at.type;
+	t->form = at.form;
+	t->run = run_of(&od_config_layer(&p->config, t->layer)->mix, at.form);
+	t->offset = p->dense.file[at.tensor->file].begin + at.tensor->offset;
+	t->bytes = at.tensor->bytes;
+	return OD_OK;
+}
+
+/* ---- Experts ---- */
+
+/* The shards of a matrix of an expert, from shard on; returns their number. */
+static uint32_t cut_matrix(const struct od_pack *p, const struct od_gguf_place *at, uint32_t expert, int mat,
+			   struct od_shard *shard)
+{
+	uint64_t n_out, n_in, row_bytes, begin;
+	uint32_t n = 0, rows;
+
+	od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
+	rows = od_shard_rows(n_out, n_in);
+	row_bytes = od_mat_row_bytes(&at->type, n_in);
+	begin = p->experts.file[at->tensor->file].begin + at->tensor->offset +
+		(at->first_row + expert * at->step) * row_bytes;
+	for (uint64_t row = 0; row < n_out; row += rows, n++) {
+		struct od_shard *s = &shard[n];
+
+		*s = (struct od_shard){ .mat = (uint8_t)mat, .row_begin = (uint32_t)row };
+		s->n_rows = (uint32_t)(n_out - row < rows ? n_out - row : rows);
+		s->e.offset = s->sm.offset = begin + row * row_bytes;
+		s->e.stored_bytes = s->e.raw_bytes = (uint32_t)(s->n_rows * row_bytes);
+		s->e.codec = s->sm.codec = OD_CODEC_RAW;
+	}
+	return n;
+}
+
+static int place_expert(struct od_pack *p, const struct od_gguf_place *at, uint32_t m, uint32_t expert,
+			struct od_err *err)
+{
+	const uint32_t n_shards = od_expert_shards(&p->config);
+	struct od_expert_entry *e = &p->expert[(size_t)m * p->config.n_experts + expert];
+	struct od_shard *shard = calloc(n_shards, sizeof(*shard));
+	uint32_t n = 0;
+
+	if (shard == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for expert tables", p->dir);
+	e->x.shard = shard;
+	e->x.n_shards = n_shards;
+	e->as_bytes = true;
+	for (int mat = 0; mat < od_expert_tensors(&p->config); mat++) {
+		e->type[mat] = at[mat].type;
+		n += cut_matrix(p, &at[mat], expert, mat, shard + n);
+	}
+	e->x.offset = shard[0].e.offset;
+	for (uint32_t i = 0; i < n_shards; i++)
+		e->x.bytes += shard[i].e.stored_bytes;
+	e->sm_offset = e->e_offset = e->x.offset + e->x.bytes; /* it has no regions */
+	return OD_OK;
+}
+
+static int place_layer(struct od_pack *p, const struct od_gguf *g, uint32_t m, struct od_err *err)
+{
+	struct od_gguf_place at[OD_N_EXPERT_TENSORS];
+	int rc = OD_OK;
+
+	for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(&p->config); mat++)
+		rc = od_gguf_experts(g, &p->config, m, (enum od_expert_mat)mat, &at[mat], err);
+	for (uint32_t e = 0; rc == OD_OK && e < p->config.n_experts; e++)
+		rc = place_expert(p, at, m, e, err);
+	return rc;
+}
+
+/* ---- The pack ---- */
+
+static int open_data(struct od_pack *p, const struct od_gguf *g, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (size_t i = 0; rc == OD_OK && i < od_gguf_n_files(g); i++) {
+		rc = od_data_add(&p->dense, od_gguf_file(g, i)->path, err);
+		if (rc == OD_OK)
+			rc = od_data_add(&p->experts, od_gguf_file(g, i)->path, err);
+	}
+	return rc;
+}
+
+static int fill_tables(struct od_pack *p, const struct od_gguf *g, const char *fingerprint, struct od_err *err)
+{
+	int rc = od_gguf_check(g, &p->config, err);
+
+	if (rc == OD_OK)
+		rc = od_manifest_init(&p->manifest, &p->config, err);
+	if (rc == OD_OK)
+		rc = open_data(p, g, err);
+	if (rc != OD_OK)
+		return rc;
+	memcpy(p->manifest.fingerprint, fingerprint, sizeof(p->manifest.fingerprint));
+	p->manifest.codec = OD_CODEC_RAW;
+	p->expert = calloc(p->manifest.n_experts, sizeof(*p->expert));
+	if (p->expert == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for expert tables", p->dir);
+	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++)
+		rc = place_dense(p, g, &p->manifest.dense[i], err);
+	for (uint32_t m = 0; rc == OD_OK && m < p->config.n_moe; m++)
+		rc = place_layer(p, g, m, err);
+	if (rc == OD_OK)
+		od_pack_measure(p);
+	return rc;
+}
+
+int od_gguf_pack_fill(struct od_pack *p, struct od_err *err)
+{
+	struct od_gguf *g;
+	char fingerprint[OD_FINGERPRINT_CHARS + 1], sums[PATH_MAX];
+	json_t *config = NULL;
+	int rc = od_gguf_open(&g, p->dir, err);
+
+	if (rc == OD_OK)
+		rc = od_gguf_config(g, &config, err);
+	if (rc == OD_OK)
+		rc = od_config_parse(&p->config, config, p->dir, err);
+	if (rc == OD_OK)
+		rc = od_gguf_fingerprint(g, fingerprint, err);
+	if (rc == OD_OK)
+		rc = od_gguf_folder_make(g, fingerprint, config, &p->folder, &p->temporary, err);
+	if (rc == OD_OK)
+		rc = fill_tables(p, g, fingerprint, err);
+	if (rc == OD_OK)
+		rc = od_path(sums, sizeof(sums), p->folder, "sums.bin", err);
+	if (rc == OD_OK)
+		rc = od_gguf_sums_open(&p->sums, p->temporary ? NULL : sums, g,
+				       p->manifest.n_dense + p->manifest.n_experts * od_expert_shards(&p->config), err);
+	if (rc == OD_OK)
+		rc = od_pack_read_extras(p, err);
+	json_decref(config);
+	od_gguf_close(g);
+	return rc;
+}
