@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/notify.h"
+#include "common/pack/gguf/gguf_folder.h"
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/api/api.h"
 #include "main-node/serve/api/call_memory.h"
@@ -33,6 +34,8 @@ struct server {
 	struct odm_endpoint endpoint[N_ENDPOINTS + 1];
 	char model[256];
 	struct odm_chat_template *chat; /* NULL: none */
+	char *folder; /* the template's */
+	bool temporary; /* the folder goes with the server */
 	uv_loop_t loop;
 	uv_async_t changed; /* sent when the engine's state changes, or it fails for good */
 	uv_signal_t terminate, interrupt;
@@ -165,20 +168,34 @@ static const char *pack_path(const struct server *s)
 	return path != NULL ? path : "/var/lib/od-moe/pack";
 }
 
+/* The folder that has the template: the pack's, or one in a cache that was made of a GGUF file. Its path is not told to
+ * clients. */
+static int find_folder(struct server *s, struct od_err *err)
+{
+	if (od_gguf_is(pack_path(s)))
+		return od_gguf_folder_of(pack_path(s), &s->folder, &s->temporary, err);
+	s->folder = strdup(pack_path(s));
+	return s->folder != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "server");
+}
+
 /* Without a usable template the other endpoints are served all the same. */
 static void open_chat(struct server *s)
 {
-	if (odm_chat_template_open(&s->chat, pack_path(s), &s->app.no_chat) != OD_OK)
+	int rc = find_folder(s, &s->app.no_chat);
+
+	if (rc == OD_OK)
+		rc = odm_chat_template_open(&s->chat, s->folder, &s->app.no_chat);
+	if (rc != OD_OK)
 		od_log(OD_LOG_WARN, "chat endpoints will refuse: %s", s->app.no_chat.msg);
-	odm_hide_folder(s->app.no_chat.msg, pack_path(s));
-	s->app.folder = pack_path(s);
+	s->app.folder = s->folder != NULL ? s->folder : pack_path(s);
+	odm_hide_folder(s->app.no_chat.msg, s->app.folder);
 	s->app.chat = s->chat;
 }
 
-/* The pack's folder gives the name: "/models/talebook.pack/" is called talebook. */
+/* The pack's folder or file gives the name: "/models/talebook.pack/" is called talebook. */
 static void name_model(struct server *s)
 {
-	static const char suffix[] = ".pack";
+	static const char *const suffixes[] = { ".pack", ".gguf" };
 	const char *path = pack_path(s), *slash;
 	char real[PATH_MAX];
 	size_t len;
@@ -190,8 +207,12 @@ static void name_model(struct server *s)
 	slash = strrchr(path, '/');
 	snprintf(s->model, sizeof(s->model), "%s", slash != NULL && slash[1] != '\0' ? slash + 1 : path);
 	len = strlen(s->model);
-	if (len > strlen(suffix) && strcmp(s->model + len - strlen(suffix), suffix) == 0)
-		s->model[len - strlen(suffix)] = '\0';
+	for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
+		const size_t n = strlen(suffixes[i]);
+
+		if (len > n && strcmp(s->model + len - n, suffixes[i]) == 0)
+			s->model[len - n] = '\0';
+	}
 }
 
 static void list_endpoints(struct server *s)
@@ -308,6 +329,9 @@ static int stop(struct server *s, struct od_err *err)
 	odm_health_free(s->app.health);
 	odm_metrics_free(s->app.metrics);
 	odm_chat_template_close(s->chat);
+	if (s->temporary)
+		od_gguf_folder_remove(s->folder);
+	free(s->folder);
 	return rc;
 }
 
