@@ -33,16 +33,16 @@ unsigned od_form_bufs(enum od_form form)
 	return form == OD_FORM_PLAIN ? OD_SET_PLAIN : OD_SET_STORED;
 }
 
-uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form)
+static uint64_t slot_bytes(const uint64_t buf_bytes[OD_N_EXPERT_BUFS], enum od_form form)
 {
 	uint64_t bytes = 0;
 
 	for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++)
-		bytes += (od_form_bufs(form) & 1u << buf) != 0 ? p->buf_bytes[buf] : 0;
+		bytes += (od_form_bufs(form) & 1u << buf) != 0 ? buf_bytes[buf] : 0;
 	return bytes;
 }
 
-struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, struct od_ref slot)
+static struct od_expert_mem slot_mem(const uint64_t buf_bytes[OD_N_EXPERT_BUFS], enum od_form form, struct od_ref slot)
 {
 	struct od_expert_mem mem = { 0 };
 
@@ -50,9 +50,48 @@ struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form
 		if ((od_form_bufs(form) & 1u << buf) == 0)
 			continue;
 		mem.at[buf] = slot;
-		slot = od_ref_at(slot, p->buf_bytes[buf]);
+		slot = od_ref_at(slot, buf_bytes[buf]);
 	}
 	return mem;
+}
+
+uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form)
+{
+	return slot_bytes(p->buf_bytes, form);
+}
+
+struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, struct od_ref slot)
+{
+	return slot_mem(p->buf_bytes, form, slot);
+}
+
+/* The largest buffers of a layer's experts. */
+static void layer_bufs(const struct od_pack *p, uint32_t m, uint64_t bytes[OD_N_EXPERT_BUFS])
+{
+	memset(bytes, 0, OD_N_EXPERT_BUFS * sizeof(*bytes));
+	for (uint32_t e = 0; e < p->config.n_experts; e++)
+		for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++) {
+			const uint64_t n =
+				od_expert_buf_bytes(&p->config, od_pack_entry(p, m, e), (enum od_expert_buf)buf);
+
+			bytes[buf] = n > bytes[buf] ? n : bytes[buf];
+		}
+}
+
+uint64_t od_layer_slot_bytes(const struct od_pack *p, enum od_form form, uint32_t m)
+{
+	uint64_t bytes[OD_N_EXPERT_BUFS];
+
+	layer_bufs(p, m, bytes);
+	return slot_bytes(bytes, form);
+}
+
+struct od_expert_mem od_layer_slot_mem(const struct od_pack *p, enum od_form form, uint32_t m, struct od_ref slot)
+{
+	uint64_t bytes[OD_N_EXPERT_BUFS];
+
+	layer_bufs(p, m, bytes);
+	return slot_mem(bytes, form, slot);
 }
 
 int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err)

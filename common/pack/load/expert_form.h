@@ -39,6 +39,9 @@ unsigned od_form_bufs(enum od_form form);
 uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form);
 /* The buffers of a form, cut from one block of od_pack_slot_bytes. */
 struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, struct od_ref slot);
+/* Slots for experts of layer m alone, for memory that keeps its experts: layers may have other formats. */
+uint64_t od_layer_slot_bytes(const struct od_pack *p, enum od_form form, uint32_t m);
+struct od_expert_mem od_layer_slot_mem(const struct od_pack *p, enum od_form form, uint32_t m, struct od_ref slot);
 
 /* Points w's matrices and biases into an expert's memory: to plain weights if it has them, else to planes. w borrows
  * tables of p. */

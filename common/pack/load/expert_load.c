@@ -619,6 +619,7 @@ struct od_expert_store {
 	enum od_form form;
 	struct od_expert *expert; /* [n_moe][n_experts]; of the layers that this process holds */
 	struct od_buf *slots[OD_MAX_CARDS];
+	uint64_t *begin; /* [n_moe]: bytes from the start of its card's slots to a layer's */
 	/* The card that is being loaded. */
 	size_t first; /* the expert that has its first slot */
 	struct od_buf *now;
@@ -629,10 +630,10 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 {
 	struct od_expert_store *s = arg;
 	const struct od_pack *p = s->pack;
-	const struct od_expert_mem mem =
-		od_pack_slot_mem(p, s->form, od_buf_ref(s->now, item * od_pack_slot_bytes(p, s->form)));
 	const size_t index = s->first + item;
 	const uint32_t m = (uint32_t)(index / p->config.n_experts), expert = (uint32_t)(index % p->config.n_experts);
+	const uint64_t at = s->begin[m] + expert * od_layer_slot_bytes(p, s->form, m);
+	const struct od_expert_mem mem = od_layer_slot_mem(p, s->form, m, od_buf_ref(s->now, at));
 
 	for (uint32_t shard = 0; shard < p->expert[index].x.n_shards; shard++) {
 		int rc = od_inflater_load(s->inflater[thread], m, expert, shard, &mem, NULL, err);
@@ -670,6 +671,19 @@ static uint64_t stored_bytes(const struct od_pack *p)
 	return sum;
 }
 
+/* Where the slots of each of a card's layers begin; returns the bytes of all. */
+static uint64_t deal_slots(struct od_expert_store *s, size_t first, size_t n)
+{
+	const uint32_t n_experts = s->pack->config.n_experts;
+	uint64_t bytes = 0;
+
+	for (size_t m = first / n_experts; m < (first + n) / n_experts; m++) {
+		s->begin[m] = bytes;
+		bytes += n_experts * od_layer_slot_bytes(s->pack, s->form, (uint32_t)m);
+	}
+	return bytes;
+}
+
 static int load_card(struct od_expert_store *s, struct od_device *d, unsigned card, struct od_team_job *job,
 		     struct od_err *err)
 {
@@ -681,8 +695,7 @@ static int load_card(struct od_expert_store *s, struct od_device *d, unsigned ca
 	s->first = first;
 	if (job->n_items == 0)
 		return OD_OK;
-	rc = od_buf_new_shared(&s->slots[card], on, job->n_items * od_pack_slot_bytes(s->pack, s->form), "all experts",
-			       err);
+	rc = od_buf_new_shared(&s->slots[card], on, deal_slots(s, first, job->n_items), "all experts", err);
 	if (rc != OD_OK)
 		return rc;
 	s->now = s->slots[card];
@@ -718,7 +731,8 @@ int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, s
 	s->pack = p;
 	s->form = form;
 	s->expert = calloc(p->manifest.n_experts, sizeof(*s->expert));
-	if (s->expert == NULL)
+	s->begin = calloc(p->config.n_moe, sizeof(*s->begin));
+	if (s->expert == NULL || s->begin == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts", p->manifest.n_experts);
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
 		rc = load_card(s, d, i, &job, err);
@@ -736,6 +750,7 @@ void od_experts_free(struct od_expert_store *s)
 		return;
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
 		od_buf_free(s->slots[i]);
+	free(s->begin);
 	free(s->expert);
 	free(s);
 }
@@ -747,19 +762,22 @@ const struct od_expert *od_experts_get(const struct od_expert_store *s)
 
 uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form)
 {
-	size_t first;
+	uint64_t bytes = p->manifest.n_experts * sizeof(struct od_expert);
+	uint32_t begin, end;
 
-	return od_pack_held_experts(p, &first) * od_pack_slot_bytes(p, form) +
-	       p->manifest.n_experts * sizeof(struct od_expert);
+	od_config_moe_held(&p->config, &begin, &end);
+	for (uint32_t m = begin; m < end; m++)
+		bytes += p->config.n_experts * od_layer_slot_bytes(p, form, m);
+	return bytes;
 }
 
 void od_experts_split(const struct od_pack *p, enum od_form form, struct od_split *s)
 {
-	const uint64_t slot = od_pack_slot_bytes(p, form);
 	uint32_t begin, end;
 
 	od_config_moe_held(&p->config, &begin, &end);
 	od_split_add(&s->beside.bytes, p->manifest.n_experts * sizeof(struct od_expert));
 	for (uint32_t m = begin; m < end; m++)
-		od_split_add(&s->layer[p->config.layer_of[m]].bytes, p->config.n_experts * slot);
+		od_split_add(&s->layer[p->config.layer_of[m]].bytes,
+			     p->config.n_experts * od_layer_slot_bytes(p, form, m));
 }
