@@ -10,7 +10,12 @@ import tiny_checkpoint as tc
 
 U32, I32, F32, BOOL, STRING, ARRAY, U64, U16 = 4, 5, 6, 7, 8, 9, 10, 2
 FORMATS = {U32: "<I", I32: "<i", F32: "<f", BOOL: "<?", U64: "<Q", U16: "<H"}
-TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30, "MXFP4": 39}
+# ggml's number of a type, weights and bytes of a block.
+TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q5_0": (6, 32, 22), "Q5_1": (7, 32, 24),
+         "Q8_0": (8, 32, 34), "Q2_K": (10, 256, 84), "Q3_K": (11, 256, 110), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176),
+         "Q6_K": (14, 256, 210), "IQ2_XXS": (16, 256, 66), "IQ2_XS": (17, 256, 74), "IQ3_XXS": (18, 256, 98), "IQ1_S": (19, 256, 50),
+         "IQ4_NL": (20, 32, 18), "IQ3_S": (21, 256, 110), "IQ2_S": (22, 256, 82), "IQ4_XS": (23, 256, 136), "IQ1_M": (29, 256, 56),
+         "BF16": (30, 1, 2), "TQ1_0": (34, 256, 54), "TQ2_0": (35, 256, 66), "MXFP4": (39, 32, 17), "NVFP4": (40, 64, 36)}
 ALIGNMENT = 32
 
 
@@ -36,7 +41,7 @@ def header_of(kv, tensors, version=3):
     for key, (kind, v) in kv.items():
         out += text_of(key) + struct.pack("<I", kind) + value_of(kind, v)
     for name, kind, shape, raw in tensors:
-        out += text_of(name) + struct.pack("<I%dQIQ" % len(shape), len(shape), *shape, TYPES.get(kind, kind), at)
+        out += text_of(name) + struct.pack("<I%dQIQ" % len(shape), len(shape), *shape, TYPES[kind][0] if kind in TYPES else kind, at)
         at += len(raw) + -len(raw) % ALIGNMENT
     return out
 
@@ -101,9 +106,8 @@ class Matrix:
         return Matrix(self.dtype, [b"".join(r[i * size:(i + 1) * size] for i in places) for r in self.rows])
 
     def n_in(self):
-        if self.dtype == "MXFP4":
-            return len(self.rows[0]) // 17 * 32
-        return len(self.rows[0]) // (4 if self.dtype == "F32" else 2)
+        _, weights, each = TYPES[self.dtype]
+        return len(self.rows[0]) // each * weights
 
 
 # ---- Names and forms ----
@@ -455,8 +459,12 @@ def rope_tensors(cfg):
 def convert(path, drop=lambda name: False):
     """(metadata, tensors) of a checkpoint's folder, for write_file; drop: names of the checkpoint to leave out."""
     cfg, tensors = load(path)
+    return convert_tensors(cfg, {n: t for n, t in tensors.items() if not n.startswith("mtp.") and not drop(n)})
+
+
+def convert_tensors(cfg, tensors):
+    """tensors: {name: (type, shape, bytes)}, of any type of TYPES."""
     text = dict(cfg.get("text_config", cfg))
-    tensors = {n: t for n, t in tensors.items() if not n.startswith("mtp.") and not drop(n)}
     converter = Converter(text, tensors)
     converter.out.update(rope_tensors(text))
     return Keys(text, tensors).kv, [(n, kind, shape, raw) for n, (kind, shape, raw) in converter.out.items()]
