@@ -2,6 +2,7 @@
  * that went in. The format itself is held to its text by tests/integ/test_pack.py. */
 #include "common/base/file.h"
 #include "common/base/mem.h"
+#include "common/compute/device_internal.h"
 #include "common/pack/load/dense_load.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/shadow/shadow_load.h"
@@ -188,6 +189,41 @@ static void test_load_all(void **state)
 		od_experts_free(s);
 	}
 	od_experts_free(NULL);
+}
+
+static enum od_op_kind refused_op;
+
+static bool all_but_f16(const struct od_device *d, enum od_op_kind op, enum od_dtype t)
+{
+	(void)d;
+	return t != OD_F16 || op != refused_op;
+}
+
+static void a_device_that_lacks_a_format_is_named(void **state)
+{
+	const struct od_device_ops *ops = device->ops;
+	struct od_device_ops lacking = *ops;
+	struct od_dense_store *dense;
+	struct od_expert_store *experts;
+	struct od_err err;
+
+	(void)state;
+	lacking.supports = all_but_f16;
+	device->ops = &lacking;
+	refused_op = OD_OP_LINEAR;
+	assert_int_equal(od_dense_load(&dense, pack, device, &err), OD_ERR_UNSUPPORTED);
+	assert_null(dense);
+	assert_non_null(strstr(err.msg, "head has F16 weights, and cpu "));
+	assert_int_equal(od_experts_load_all(&experts, pack, device, OD_FORM_PLAIN, 1, NULL, NULL, &err), OD_OK);
+	od_experts_free(experts);
+	refused_op = OD_OP_EXPERTS;
+	assert_int_equal(od_experts_load_all(&experts, pack, device, OD_FORM_PLAIN, 1, NULL, NULL, &err),
+			 OD_ERR_UNSUPPORTED);
+	assert_null(experts);
+	assert_non_null(strstr(err.msg, "of expert "));
+	assert_int_equal(od_dense_load(&dense, pack, device, &err), OD_OK);
+	od_dense_free(dense);
+	device->ops = ops;
 }
 
 static void load_slot(struct od_inflater *inf, uint32_t m, uint32_t e, const struct od_expert_mem *mem,
@@ -551,6 +587,7 @@ int main(void)
 		cmocka_unit_test(test_open),
 		cmocka_unit_test(test_dense),
 		cmocka_unit_test(test_load_all),
+		cmocka_unit_test(a_device_that_lacks_a_format_is_named),
 		cmocka_unit_test(test_slot_reuse),
 		cmocka_unit_test(test_shadow),
 		cmocka_unit_test(test_shadow_names),

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/trace.h"
+#include "common/pack/load/device_check.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -222,7 +223,9 @@ int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *op
 	l->n_shards = od_pack_expert(opts->pack, 0, 0)->n_shards;
 	l->slice_shards = odw_slice_shards(l->n_shards);
 	l->n_stages = odw_loader_stages(opts->n_readers, opts->n_inflaters);
-	rc = make_stages(l, err);
+	rc = od_experts_check_device(opts->pack, opts->device, err);
+	if (rc == OD_OK)
+		rc = make_stages(l, err);
 	for (unsigned i = 0; rc == OD_OK && i < opts->n_inflaters; i++) {
 		l->inflating[i].all = l;
 		rc = od_inflater_new(&l->inflating[i].inflater, opts->pack, opts->device, opts->form, err);

@@ -4,6 +4,7 @@
 #include "common/compute/cards.h"
 #include "common/compute/quant.h"
 #include "common/pack/checksum.h"
+#include "common/pack/load/device_check.h"
 #include "common/pack/pack_internal.h"
 
 #include <inttypes.h>
@@ -340,6 +341,9 @@ int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, str
 	s->dense.layer = s->layer;
 	if (s->layer == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %u layers", p->config.n_layers);
+	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++)
+		if (is_loaded(p, &p->manifest.dense[i], quantised))
+			rc = od_dense_check_device(p, &p->manifest.dense[i], d, err);
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
 		rc = od_buf_new(&s->bytes[i], od_device_card(d, i), card_bytes(p, d, i, quantised), "the dense weights",
 				err);

@@ -6,6 +6,7 @@
 #include "common/compute/cards.h"
 #include "common/compute/cpu/cpu.h"
 #include "common/pack/checksum.h"
+#include "common/pack/load/device_check.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/team.h"
 
@@ -734,6 +735,8 @@ int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, s
 	s->begin = calloc(p->config.n_moe, sizeof(*s->begin));
 	if (s->expert == NULL || s->begin == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts", p->manifest.n_experts);
+	if (rc == OD_OK)
+		rc = od_experts_check_device(p, d, err);
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
 		rc = load_card(s, d, i, &job, err);
 	if (rc != OD_OK) {
