@@ -53,6 +53,7 @@ struct ptx_insn {
 	bool wide; /* ld, st: the registers have 64 bits, else 32 */
 	bool narrow; /* the address register has 32 bits */
 	bool has_guard, negated;
+	bool has_sign; /* ld of an s8: the register gets copies of its sign */
 	bool constant; /* ld.nc: the kernel must not write what it reads */
 	ptx_operand guard, d, a, b, c, e;
 	ptx_operand v[4]; /* ld, st */

@@ -91,7 +91,7 @@ void ptx_load(struct gpu_blocks *blk, const struct ptx_insn *i, uint32_t mask)
 		const unsigned char *at = resolve(blk, i, address_of(i, base, lane), n, lane);
 
 		for (unsigned j = 0; j < i->n; j++)
-			v[j] = get(at + (size_t)j * i->bytes, i->bytes);
+			v[j] = i->has_sign ? (uint64_t)(int8_t)at[j] : get(at + (size_t)j * i->bytes, i->bytes);
 		for (unsigned j = 0; j < i->n; j++)
 			if (i->wide)
 				((ptx_u64 *)(void *)(w->registers + i->v[j]))[lane] = v[j];

@@ -17,7 +17,7 @@ static char *copy_of(const char *text, size_t n)
 	return memcpy(ptx_zeros(n + 1, 1), text, n);
 }
 
-/* .const .align 4 .b8 name[64] = {0, ...}; */
+/* .const .align 4 .b8 name[64] = {0, ...}; with .global the same: kernels have no variables there. */
 static void read_constant(struct ptx_text *t, struct ptx_module *m)
 {
 	struct ptx_constant *c;
@@ -120,7 +120,7 @@ static void read_directives(struct ptx_text *t, struct ptx_module *m)
 			ptx_skip_line(t);
 		} else if (ptx_is(t, ".extern")) {
 			read_shared(t, m);
-		} else if (ptx_is(t, ".const")) {
+		} else if (ptx_is(t, ".const") || ptx_is(t, ".global")) {
 			read_constant(t, m);
 		} else if (ptx_is(t, ".visible")) {
 			read_entry(t, m);

@@ -9,7 +9,7 @@
 #define PTX_MOST_SOURCES 64u
 #define PTX_MOST_CONSTANTS 8u
 
-struct ptx_constant { /* a table in constant memory */
+struct ptx_constant { /* a table in constant memory, or in global memory */
 	char *name;
 	unsigned char *bytes;
 };

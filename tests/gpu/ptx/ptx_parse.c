@@ -252,6 +252,8 @@ static void modifier(struct parser *s, struct ptx_insn *i, const char *word, boo
 		return; /* they do not change what is read or written */
 	else if (is_last && (strchr("ubf", word[0]) != NULL || strcmp(word, "s32") == 0))
 		i->bytes = (uint8_t)width_of(s, word);
+	else if (is_last && loads && strcmp(word, "s8") == 0)
+		i->bytes = i->has_sign = 1;
 	else
 		ptx_bad_text(&s->text, "ld or st: .%s is not known", word);
 }
