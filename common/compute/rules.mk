@@ -28,7 +28,7 @@ endif
 # The GPU device is a plugin.
 CUDA_DEVICE_SRCS := $(addprefix common/compute/cuda/,cuda_attend.c cuda_delta.c cuda_device.c cuda_exec.c cuda_experts.c cuda_load.c \
 	cuda_products.c gpu_form.c gpu_graphs.c)
-CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_delta.cu k_experts.cu k_load.cu k_many.cu k_planes.cu k_products.cu \
+CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_blocks.cu k_delta.cu k_experts.cu k_load.cu k_many.cu k_planes.cu k_products.cu \
 	k_route.cu k_rows.cu)
 PLUGIN_SRCS := common/base/cgroup.c common/base/mem.c common/base/status.c $(addprefix common/compute/formats/,blocks.c codebooks.c format.c) common/compute/planes.c \
 	common/compute/quant.c common/compute/scratch.c

@@ -12,6 +12,7 @@
 #include "tests/gpu/gpu_emulated_warps.h"
 
 #define GPU_FN static inline __attribute__((unused))
+#define GPU_TABLE static const __attribute__((unused))
 #define GPU_RESTRICT restrict
 #define GPU_UNROLL
 #define GPU_UNROLL_N(n)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/compute/formats/format.h"
 #include "common/compute/quant.h"
 #include "tests/unit/compute_util.h"
 #include "tests/unit/device_util.h"
@@ -234,6 +235,10 @@ enum weight_kind {
 	W_E4M3_ALONE, /* published, without scales */
 	W_E5M2_ALONE,
 	W_NF4, /* rows are rounded */
+	W_Q4_0, /* in blocks of 32; the next ones of 64 and of 256 */
+	W_NVFP4,
+	W_Q4_K,
+	W_IQ3_S,
 	N_WEIGHT_KINDS
 };
 
@@ -289,8 +294,9 @@ static inline void lay_planes(struct ops_bench *b, struct weight *w, size_t chun
 static inline enum od_dtype dtype_of(enum weight_kind kind)
 {
 	static const enum od_dtype dtypes[N_WEIGHT_KINDS] = {
-		OD_BF16, OD_F16,    OD_F32,	OD_BF16,    OD_INT8,	OD_INT8,    OD_F8_E4M3, OD_U4B8,
-		OD_INT8, OD_U8B128, OD_F4_E2M1, OD_F8_E5M2, OD_F8_E4M3, OD_F8_E5M2, OD_NF4,
+		OD_BF16, OD_F16,  OD_F32,    OD_BF16,	 OD_INT8,    OD_INT8,	 OD_F8_E4M3,
+		OD_U4B8, OD_INT8, OD_U8B128, OD_F4_E2M1, OD_F8_E5M2, OD_F8_E4M3, OD_F8_E5M2,
+		OD_NF4,	 OD_Q4_0, OD_NVFP4,  OD_Q4_K,	 OD_IQ3_S,
 	};
 
 	return dtypes[kind];
@@ -306,14 +312,67 @@ static inline enum od_dtype scales_of(enum weight_kind kind) /* 0: it has none *
 	return dtypes[kind];
 }
 
+static inline bool is_of_blocks(enum od_dtype t)
+{
+	return (od_format(t)->uses & OD_USE_BLOCKS) != 0;
+}
+
+/* Rows of this kind that are at least so long: whole blocks. */
+static inline size_t whole_row(enum weight_kind kind, size_t n_in)
+{
+	return is_of_blocks(dtype_of(kind)) ? od_round_up(n_in, od_block_of(dtype_of(kind)).weights) : n_in;
+}
+
+/* A kind that has rows of this length: blocks that are small enough, else BF16. */
+static inline enum weight_kind kind_for(enum weight_kind kind, size_t n_in)
+{
+	if (whole_row(kind, n_in) == n_in)
+		return kind;
+	return whole_row(W_Q4_0, n_in) == n_in ? W_Q4_0 : W_BF16;
+}
+
+/* A block of random bytes whose largest weights are neither small nor large: so those of all blocks count in a sum. */
+static inline void make_block(struct ops_bench *b, enum od_dtype t, unsigned char *to)
+{
+	const struct od_block block = od_block_of(t);
+	float w[OD_MOST_BLOCK], most;
+
+	do {
+		for (size_t k = 0; k < block.bytes; k++)
+			to[k] = (unsigned char)random_u64(&b->seed);
+		od_format(t)->decode(to, block.weights, w);
+		most = 0;
+		for (size_t k = 0; k < block.weights; k++)
+			most = fabsf(w[k]) <= most ? most : fabsf(w[k]); /* NaN stays */
+	} while (!(most >= 0.0625f && most <= 4));
+}
+
+/* n blocks; few are so, and making them takes long: from some on, they are any of those before. */
+static inline struct od_ref lay_blocks(struct ops_bench *b, enum od_dtype t, size_t n)
+{
+	enum { SOME = 40 };
+	const size_t bytes = od_block_of(t).bytes;
+	const struct od_ref at = lay(b, NULL, n * bytes);
+	unsigned char *first = b->image + at.at;
+
+	for (size_t i = 0; i < n && i < SOME; i++)
+		make_block(b, t, first + i * bytes);
+	for (size_t i = SOME; i < n; i++)
+		memcpy(first + i * bytes, first + random_below(&b->seed, SOME) * bytes, bytes);
+	return at;
+}
+
 /* *w is where the operation finds it: it stays there. */
 static inline void lay_weight(struct ops_bench *b, struct weight *w, enum weight_kind kind, size_t n_out, size_t n_in)
 {
 	const enum od_dtype t = dtype_of(kind);
 
+	assert_int_equal(whole_row(kind, n_in), n_in);
 	*w = (struct weight){ .w = { .dtype = t, .n_out = n_out, .n_in = n_in } };
 	if (kind == W_PLANES)
 		lay_planes(b, w, CHUNK_ROWS, random_weights(&b->seed, OD_BF16, n_out * n_in, PLAIN));
+	else if (is_of_blocks(t))
+		w->w.data = lay_blocks(b, t, n_out * (n_in / od_block_of(t).weights));
 	else
 		w->w.data = lay_random(b, od_dtype_bytes(t) == 0 ? OD_INT8 : t,
 				       n_out * od_row_bytes(t, n_in) / (od_dtype_bytes(t) > 1 ? od_dtype_bytes(t) : 1));

@@ -9,6 +9,13 @@
 #include "common/compute/sincos.h"
 #include "tests/unit/ops_bench.h"
 
+static const enum od_dtype block_formats[] = {
+#define FORMAT(NAME, ...) OD_##NAME,
+	OD_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
+};
+#define N_BLOCK_FORMATS (sizeof(block_formats) / sizeof(block_formats[0]))
+
 /* ---- rows in, rows out ---- */
 
 static void op_embed(void **state)
@@ -42,6 +49,44 @@ static void op_embed(void **state)
 		}
 		bench_close(&b);
 	}
+}
+
+/* Each weight of a format of blocks, as it is and multiplied. */
+static void op_embed_blocks(void **state)
+{
+	enum { VOCAB = 5, HIDDEN = 2 * OD_MOST_BLOCK };
+	struct ops_bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	for (size_t t = 0; t < N_BLOCK_FORMATS; t++) {
+		const size_t n = od_block_of(block_formats[t]).weights;
+		struct od_weight table = { .dtype = block_formats[t], .n_out = VOCAB, .n_in = HIDDEN };
+		struct od_op op = { .kind = OD_OP_EMBED, .n_rows = ROWS };
+		const struct od_row_info *rows;
+
+		bench_reset(&b);
+		table.data = lay_blocks(&b, table.dtype, VOCAB * HIDDEN / n);
+		op.embed = (struct od_op_embed){ .table = &table,
+						 .rows = lay_rows(&b, VOCAB, 1, 9),
+						 .x = lay_dirt(&b, ROWS * HIDDEN * sizeof(float)),
+						 .scale = t % 2 == 0 ? 0 : 1.3f };
+		expect(&b);
+		rows = wanted(&b, op.embed.rows);
+		for (size_t r = 0; r < ROWS; r++) {
+			float *x = wanted_f32(&b, op.embed.x) + r * HIDDEN;
+
+			od_format(table.dtype)
+				->decode((const char *)wanted(&b, table.data) +
+						 (size_t)rows[r].token * od_row_bytes(table.dtype, HIDDEN),
+					 HIDDEN, x);
+			for (size_t i = 0; t % 2 != 0 && i < HIDDEN; i++)
+				x[i] *= 1.3f;
+		}
+		by_row(&b, &op.embed.rows, sizeof(struct od_row_info));
+		by_row(&b, &op.embed.x, HIDDEN * sizeof(float));
+		check_op(&b, &op, od_dtype_name(table.dtype));
+	}
+	bench_close(&b);
 }
 
 static void check_angles(struct ops_bench *b, uint32_t half, float magnitude)
@@ -136,9 +181,11 @@ static void check_linear(struct ops_bench *b, const enum weight_kind *kind, size
 	struct weight w[OD_MAX_LINEAR];
 
 	bench_reset(b);
+	for (size_t i = 0; i < n; i++)
+		n_in = whole_row(kind[i], n_in);
 	op.linear.x = lay_floats(b, ROWS * n_in);
 	for (size_t i = 0; i < n; i++) {
-		lay_weight(b, &w[i], kind[i], 20 + 11 * i, n_in);
+		lay_weight(b, &w[i], kind_for(kind[i], n_in), 20 + 11 * i, n_in);
 		op.linear.w[i] = &w[i].w;
 		op.linear.y[i] = lay_dirt(b, ROWS * w[i].w.n_out * sizeof(float));
 		if (biased >> i & 1)
@@ -226,6 +273,54 @@ static void op_linear_wide(void **state)
 	bench_close(&b);
 }
 #endif
+
+/* Each format of blocks: the products of the same weights as F32. The second matrix has any bytes, with scales that are
+ * infinite or no number; x is aligned to no more than a float. */
+static void op_linear_blocks(void **state)
+{
+	enum { N_OUT = 21, N_IN = OD_MOST_BLOCK + 64 };
+
+	FOR_PROFILES(p)
+	{
+		struct ops_bench b;
+
+		bench_open(&b, state, p);
+		for (size_t t = 0; t < N_BLOCK_FORMATS; t++) {
+			const enum od_dtype f = block_formats[t];
+			const size_t n_in = od_round_up(N_IN, od_block_of(f).weights),
+				     n = N_OUT * n_in / od_block_of(f).weights;
+			struct od_weight w[] = { { .dtype = f, .n_out = N_OUT, .n_in = n_in },
+						 { .dtype = f, .n_out = N_OUT, .n_in = n_in } };
+			struct od_op op = { .kind = OD_OP_LINEAR, .n_rows = ROWS };
+			float *same = exact(N_OUT * n_in, sizeof(float));
+
+			bench_reset(&b);
+			w[0].data = lay_blocks(&b, f, n);
+			w[1].data = lay_random(&b, OD_INT8, n * od_block_of(f).bytes);
+			op.linear.x = od_ref_at(lay_floats(&b, 1 + ROWS * n_in), t % 2 * sizeof(float));
+			for (size_t i = 0; i < 2; i++) {
+				op.linear.w[i] = &w[i];
+				op.linear.y[i] = lay_dirt(&b, ROWS * N_OUT * sizeof(float));
+				by_row(&b, &op.linear.y[i], N_OUT * sizeof(float));
+			}
+			by_row(&b, &op.linear.x, n_in * sizeof(float));
+			expect(&b);
+			for (size_t i = 0; i < 2; i++) {
+				for (size_t o = 0; o < N_OUT; o++)
+					od_format(f)->decode((const char *)wanted(&b, w[i].data) +
+								     o * od_row_bytes(f, n_in),
+							     n_in, same + o * n_in);
+				od_matmul(
+					b.be, NULL,
+					&(struct od_mat){ .dtype = OD_F32, .n_out = N_OUT, .n_in = n_in, .data = same },
+					wanted(&b, op.linear.x), wanted(&b, op.linear.y[i]), ROWS);
+			}
+			check_op(&b, &op, od_dtype_name(f));
+			free(same);
+		}
+		bench_close(&b);
+	}
+}
 
 /* Rows that are rounded: groups of zeros, of what is too small for a scale, of what is large, with infinities and NaN,
  * ties. */
@@ -678,13 +773,9 @@ int main(void)
 #ifdef FEW_TESTS
 		ON_ALL_TABLES(op_linear_wide),
 #else /* the other tests need no other number of rows */
-		ON_ALL_TABLES(op_embed),
-		ON_ALL_TABLES(op_angles),
-		ON_ALL_TABLES(op_gate),
-		ON_ALL_TABLES(op_split),
-		ON_ALL_TABLES(op_copy),
-		ON_ALL_TABLES(op_linear_rounded),
-		ON_ALL_TABLES(op_linear_minus_zero),
+		ON_ALL_TABLES(op_embed),	 ON_ALL_TABLES(op_embed_blocks),   ON_ALL_TABLES(op_angles),
+		ON_ALL_TABLES(op_gate),		 ON_ALL_TABLES(op_split),	   ON_ALL_TABLES(op_copy),
+		ON_ALL_TABLES(op_linear_blocks), ON_ALL_TABLES(op_linear_rounded), ON_ALL_TABLES(op_linear_minus_zero),
 		ON_ALL_TABLES(combine_and_norm),
 #endif
 	};

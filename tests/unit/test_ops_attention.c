@@ -459,18 +459,32 @@ static void op_latent_store(void **state)
 }
 
 /* Weights that are not of the own kinds of a shadow. */
-static const enum weight_kind kv_b_kinds[] = { W_BF16,	 W_F16,	 W_F32,	 W_E4M3,       W_U4B8,	    W_I8,
-					       W_U8B128, W_E2M1, W_E5M2, W_E4M3_ALONE, W_E5M2_ALONE };
-#define ALL_SHAPES 5u /* one shape is enough for the others */
+static const enum weight_kind kv_b_kinds[] = { W_BF16, W_F16,  W_F32,	     W_E4M3,	   W_U4B8, W_I8,  W_U8B128,
+					       W_E2M1, W_E5M2, W_E4M3_ALONE, W_E5M2_ALONE, W_Q4_0, W_Q4_K };
+#define ALL_SHAPES 5u /* with blocks; one shape is enough for the others */
 #define N_KV_B_KINDS (ROWS > 16 ? ALL_SHAPES : sizeof(kv_b_kinds) / sizeof(kv_b_kinds[0]))
 
-static void check_latent_query(struct ops_bench *b, const struct latent *l, enum weight_kind kind)
+static bool has_shape(size_t shape, size_t kind)
 {
+	return shape == 0 || kind < ALL_SHAPES || is_of_blocks(dtype_of(kv_b_kinds[kind]));
+}
+
+static struct latent latent_of(const struct latent *shape, enum weight_kind kind)
+{
+	struct latent l = *shape;
+
+	l.rank = (uint32_t)whole_row(kind, l.rank);
+	return l;
+}
+
+static void check_latent_query(struct ops_bench *b, const struct latent *shape, enum weight_kind kind)
+{
+	const struct latent with_kind = latent_of(shape, kind), *l = &with_kind;
 	const size_t q_dim = l->nope_dim + l->dims, out_dim = l->rank + l->dims;
 	struct od_op op = { .kind = OD_OP_LATENT_QUERY, .n_rows = ROWS };
 	struct od_op_latent_query *o = &op.latent_query;
 	struct weight kv_b;
-	float row[140];
+	float row[256];
 
 	bench_reset(b);
 	lay_weight(b, &kv_b, kind, LATENT_HEADS * (l->nope_dim + l->v_dim), l->rank);
@@ -513,15 +527,16 @@ static void op_latent_query(void **state)
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < N_LATENTS * N_KV_B_KINDS; i++)
-			if (i / N_KV_B_KINDS == 0 || i % N_KV_B_KINDS < ALL_SHAPES)
+			if (has_shape(i / N_KV_B_KINDS, i % N_KV_B_KINDS))
 				check_latent_query(&b, &latents[i / N_KV_B_KINDS], kv_b_kinds[i % N_KV_B_KINDS]);
 		bench_close(&b);
 	}
 }
 
 /* The last v_dim rows of each head in kv_b; the whole matrix is multiplied here. */
-static void check_latent_value(struct ops_bench *b, const struct latent *l, enum weight_kind kind)
+static void check_latent_value(struct ops_bench *b, const struct latent *shape, enum weight_kind kind)
 {
+	const struct latent with_kind = latent_of(shape, kind), *l = &with_kind;
 	const size_t each = l->nope_dim + l->v_dim;
 	struct od_op op = { .kind = OD_OP_LATENT_VALUE, .n_rows = ROWS };
 	struct od_op_latent_value *o = &op.latent_value;
@@ -557,7 +572,7 @@ static void op_latent_value(void **state)
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < N_LATENTS * N_KV_B_KINDS; i++)
-			if (i / N_KV_B_KINDS == 0 || i % N_KV_B_KINDS < ALL_SHAPES)
+			if (has_shape(i / N_KV_B_KINDS, i % N_KV_B_KINDS))
 				check_latent_value(&b, &latents[i / N_KV_B_KINDS], kv_b_kinds[i % N_KV_B_KINDS]);
 		bench_close(&b);
 	}

@@ -48,7 +48,7 @@ static void lay_sized(struct ops_bench *b, struct ops_experts_expert *e, int i, 
 {
 	const size_t n_out = i == OD_MAT_DOWN ? hidden : mid, n_in = i == OD_MAT_DOWN ? mid : hidden;
 
-	lay_weight(b, &e->mat[i], kind, n_out, n_in);
+	lay_weight(b, &e->mat[i], kind_for(kind, n_in), n_out, n_in);
 	e->e.mat[i] = e->mat[i].w;
 	e->e.bias[i] = (struct od_vector){ 0 };
 	if (biased)
@@ -463,7 +463,7 @@ static void check_experts(struct ops_bench *b, const struct ops_experts_expert *
  * for down. */
 static void op_experts(void **state)
 {
-	static const int first[] = { 1, 5, 17 };
+	static const int first[] = { 1, 5, 25 };
 	struct ops_experts_expert e[N_EXPERTS];
 	struct ops_bench b;
 
@@ -510,8 +510,30 @@ static void op_experts_of_long_rows(void **state)
 	for (int kind = 0; kind < N_WEIGHT_KINDS; kind++) {
 		bench_open(&b, state, kind % 2 == 0 ? OD_PROFILE_F32 : OD_PROFILE_BF16);
 		for (int m = 0; m < OD_N_EXPERT_MATS; m++)
-			lay_sized(&b, &e, m, (enum weight_kind)kind, kind % 3 == 0, HIDDEN, MID);
+			lay_sized(&b, &e, m, (enum weight_kind)kind, kind % 3 == 0,
+				  whole_row((enum weight_kind)kind, HIDDEN), whole_row((enum weight_kind)kind, MID));
 		check_experts(&b, &e, 1, 1, lay(&b, choice, sizeof(choice)));
+		bench_close(&b);
+	}
+}
+
+/* In blocks of several formats, as files mix them, with down of another coding in one expert. */
+static void op_experts_of_blocks(void **state)
+{
+	static const enum weight_kind kinds[][OD_N_EXPERT_MATS] = { { W_Q4_K, W_Q4_K, W_IQ3_S },
+								    { W_IQ3_S, W_Q4_0, W_NVFP4 },
+								    { W_NVFP4, W_BF16, W_Q4_0 },
+								    { W_Q4_0, W_IQ3_S, W_E4M3 } };
+	enum { HIDDEN = 256, MID = 256 };
+	struct ops_experts_expert e[N_EXPERTS];
+	struct ops_bench b;
+
+	for (int biased = 0; biased < 2; biased++) {
+		bench_open(&b, state, biased == 0 ? OD_PROFILE_BF16 : OD_PROFILE_F32);
+		for (int i = 0; i < N_EXPERTS; i++)
+			for (int m = 0; m < OD_N_EXPERT_MATS; m++)
+				lay_sized(&b, &e[i], m, kinds[i % 4][m], biased != 0, HIDDEN, MID);
+		check_experts(&b, e, N_EXPERTS, TOP_K, lay_choices(&b));
 		bench_close(&b);
 	}
 }
@@ -646,6 +668,7 @@ int main(void)
 		ON_ALL_TABLES(op_experts_of_a_kind),
 #ifndef FEW_TESTS /* the other tests need no other number of rows */
 		ON_ALL_TABLES(op_experts_of_long_rows),
+		ON_ALL_TABLES(op_experts_of_blocks),
 		ON_ALL_TABLES(op_act),
 		ON_ALL_TABLES(op_ffn_segments),
 		ON_ALL_TABLES(op_linear_planes),

@@ -184,6 +184,6 @@ void od_cuda_latent_query(struct od_cuda_device *c, const struct od_op *op)
 			 run(od_cuda_stream(c),
 			     (struct gpu_grid){ od_cuda_blocks(o->rank, GPU_ABSORB_THREADS), o->n_heads,
 						od_cuda_blocks(op->n_rows, rows) },
-			     4 * GPU_ABSORB_EACH * rows, &a),
+			     gpu_absorb_shared(a.kv_b.coding, rows), &a),
 			 "latent query");
 }

@@ -5,6 +5,7 @@
 #include "common/compute/cuda/cuda_experts.h"
 #include "common/compute/cuda/cuda_load.h"
 #include "common/compute/cuda/cuda_products.h"
+#include "common/compute/formats/format.h"
 
 #include <string.h>
 
@@ -42,11 +43,15 @@ static void embed(struct od_cuda_device *c, const struct od_op *op)
 	const struct gpu_embed a = { .table = od_cuda_at(o->table->data),
 				     .rows = od_cuda_at(o->rows),
 				     .x = od_cuda_at(o->x),
+				     .row_bytes = od_row_bytes(o->table->dtype, o->table->n_in),
 				     .hidden = (uint32_t)o->table->n_in,
 				     .dtype = o->table->dtype,
 				     .scale = o->scale };
 
-	LAUNCH(c, gpu_embed, row_blocks(a.hidden), op->n_rows, 0, a);
+	if ((od_format(o->table->dtype)->uses & OD_USE_BLOCKS) != 0)
+		LAUNCH(c, gpu_embed_blocks, row_blocks(a.hidden), op->n_rows, 0, a);
+	else
+		LAUNCH(c, gpu_embed, row_blocks(a.hidden), op->n_rows, 0, a);
 }
 
 static void angles(struct od_cuda_device *c, const struct od_op *op)

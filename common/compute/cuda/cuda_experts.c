@@ -275,7 +275,7 @@ static uint32_t blocks_of(const struct experts_round *r, bool down)
 {
 	const uint32_t n_out = down ? r->products.hidden : r->products.intermediate;
 
-	return od_cuda_blocks(n_out, r->many ? GPU_MANY_OUTS : gpu_product_outs()) * (down ? 1 : 2);
+	return od_cuda_blocks(n_out, r->many ? GPU_MANY_OUTS : GPU_PRODUCT_OUTS) * (down ? 1 : 2);
 }
 
 /* n: rows of x, or pairs of gate. */

@@ -2,13 +2,14 @@
 #include "common/compute/cuda/cuda_products.h"
 
 #include "common/compute/cuda/cuda_load.h"
+#include "common/compute/formats/format.h"
 #include "common/compute/quant.h"
 #include "common/compute/scratch.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* By format: 1 + the coding without scales, and with; 0: none. */
+/* By format, but for those of blocks: 1 + the coding without scales, and with; 0: none. */
 static const int8_t codings[OD_DTYPE_LAST + 1][2] = {
 	[OD_BF16] = { 1 + GPU_BF16, 0 },
 	[OD_F16] = { 1 + GPU_F16, 0 },
@@ -22,16 +23,21 @@ static const int8_t codings[OD_DTYPE_LAST + 1][2] = {
 	[OD_F4_E2M1] = { 0, 1 + GPU_SCALED_E2M1 },
 };
 
+static bool is_of_blocks(enum od_dtype t)
+{
+	return (od_format(t)->uses & OD_USE_BLOCKS) != 0;
+}
+
 bool od_cuda_supports(const struct od_device *d, enum od_op_kind op, enum od_dtype t)
 {
 	(void)d;
 	(void)op;
-	return codings[t][0] != 0 || codings[t][1] != 0;
+	return is_of_blocks(t) || codings[t][0] != 0 || codings[t][1] != 0;
 }
 
 static enum gpu_coding coding_of(const struct od_weight *w)
 {
-	const int8_t f = codings[w->dtype][w->scales.at.buf != NULL];
+	const int8_t f = is_of_blocks(w->dtype) ? 1 + GPU_BLOCKS : codings[w->dtype][w->scales.at.buf != NULL];
 
 	assert(f > 0); /* od_cuda_supports, and od_mat_type_ok: with scales or without */
 	return (enum gpu_coding)(f - 1);
@@ -53,6 +59,7 @@ struct gpu_mat od_cuda_mat(const struct od_weight *w)
 		.chunks = gpu_planes_chunks((uint32_t)w->n_in, (uint32_t)w->chunk_rows),
 		.coding = (uint8_t)(w->chunk_at != NULL ? GPU_PLANES : coding_of(w)),
 		.scale_dtype = (uint8_t)w->scales.dtype,
+		.format = (uint8_t)w->dtype,
 	};
 }
 
@@ -94,7 +101,7 @@ static void flush_planes(struct products_list *l)
 
 static uint32_t blocks_of(bool many, const struct gpu_product *p)
 {
-	return od_cuda_blocks(p->w.n_out, many ? GPU_MANY_OUTS : gpu_product_outs());
+	return od_cuda_blocks(p->w.n_out, many ? GPU_MANY_OUTS : GPU_PRODUCT_OUTS);
 }
 
 /* Blocks of all products in the list. */

@@ -39,6 +39,7 @@
 #ifdef __CUDACC__
 
 #define GPU_FN static __device__ __forceinline__
+#define GPU_TABLE static __device__ const /* not __constant__, which threads of a warp read one after the other */
 #define GPU_RESTRICT __restrict__
 #define GPU_PRAGMA(x) _Pragma(#x)
 #define GPU_UNROLL GPU_PRAGMA(unroll)

@@ -6,6 +6,7 @@
  * apart share a key, each has 4 of the 16 lanes of its sums (backend.h); a thread has some keys and all heads, so that
  * what it reads of queries and keys meets in registers. Values: a thread has some elements of some heads, because their
  * sums have an order. */
+#include "common/compute/cuda/gpu_blocks.h"
 #include "common/compute/cuda/gpu_math.h"
 #include "common/compute/cuda/gpu_weights.h"
 #include "common/compute/cuda/kernels.h"
@@ -831,6 +832,44 @@ GPU_FN void add_weights(const unsigned coding, const unsigned R, const unsigned 
 	}
 }
 
+/* sum[r] += q[i][r] * element e of row `row + i` of kv_b, which is GPU_BLOCKS, for all i below n, in order. The block's
+ * threads decode some rows of what they need at a time, a run each, to shared memory behind the queries. */
+GPU_FN void add_block_rows(const unsigned R, const struct gpu_absorb *a, size_t row, uint32_t n, uint32_t e,
+			   const float *q, float *sum)
+{
+	const uint32_t each = GPU_ABSORB_THREADS / GPU_RUN, first = gpu_block_x() * GPU_ABSORB_THREADS,
+		       run = gpu_thread() % each * GPU_RUN;
+	float *weights = (float *)(void *)gpu_shared() + GPU_ABSORB_EACH * R;
+
+	GPU_NO_UNROLL
+	for (uint32_t begin = 0; begin < n; begin += GPU_ABSORB_BLOCKS) {
+		const uint32_t some = n - begin < GPU_ABSORB_BLOCKS ? n - begin : GPU_ABSORB_BLOCKS;
+
+		gpu_sync(); /* all have done with the weights before */
+		GPU_NO_UNROLL
+		for (uint32_t u = gpu_thread() / each; u < some; u += GPU_ABSORB_THREADS / each) {
+			float w[GPU_RUN];
+
+			if (first + run >= a->rank)
+				break;
+			gpu_block_run(a->kv_b.format, a->kv_b.data + (row + begin + u) * a->kv_b.row_bytes,
+				      (first + run) / GPU_RUN, w);
+			GPU_UNROLL
+			for (unsigned i = 0; i < GPU_RUN; i++)
+				weights[u * GPU_ABSORB_THREADS + run + i] = w[i];
+		}
+		gpu_sync(); /* the weights are there */
+		GPU_UNROLL_N(4)
+		for (uint32_t u = 0; u < some; u++) {
+			const float weight = weights[u * GPU_ABSORB_THREADS + e - first];
+
+			GPU_UNROLL
+			for (unsigned r = 0; r < R; r++)
+				sum[r] = fmaf(q[(begin + u) * R + r], weight, sum[r]);
+		}
+	}
+}
+
 /* A thread has an element of the latent, of R rows. */
 GPU_FN void absorb_of(const unsigned coding, const unsigned R, const struct gpu_absorb *a)
 {
@@ -862,6 +901,10 @@ GPU_FN void absorb_of(const unsigned coding, const unsigned R, const struct gpu_
 				shared[k * R + r] = q[(r < n_rows ? r : n_rows - 1) * q_stride + begin + k];
 		}
 		gpu_sync(); /* the queries are there */
+		if (coding == GPU_BLOCKS) {
+			add_block_rows(R, a, row, n, e, shared, sum);
+			continue;
+		}
 		GPU_NO_UNROLL
 		for (; i + AHEAD <= n; i += AHEAD)
 			add_weights(coding, R, AHEAD, &a->kv_b, row + i, e, shared + i * R, sum);
@@ -895,6 +938,7 @@ CODING(GPU_F16)
 CODING(GPU_F32)
 CODING(GPU_E4M3)
 CODING(GPU_E5M2)
+CODING(GPU_BLOCKS)
 CODING(GPU_SCALED_I8)
 CODING(GPU_SCALED_U8)
 CODING(GPU_SCALED_U4)
@@ -903,8 +947,8 @@ CODING(GPU_SCALED_E4M3)
 CODING(GPU_SCALED_E5M2)
 
 gpu_absorb_fn *const gpu_absorb[GPU_N_CODINGS][2] = {
-	NAMES(GPU_BF16),	NAMES(GPU_F16),	      NAMES(GPU_F32),	      NAMES(GPU_E4M3),
-	NAMES(GPU_E5M2),	{ NULL, NULL },	      { NULL, NULL },	      NAMES(GPU_SCALED_I8),
-	NAMES(GPU_SCALED_U8),	NAMES(GPU_SCALED_U4), NAMES(GPU_SCALED_E2M1), NAMES(GPU_SCALED_E4M3),
-	NAMES(GPU_SCALED_E5M2),
+	NAMES(GPU_BF16),	NAMES(GPU_F16),		NAMES(GPU_F32),	      NAMES(GPU_E4M3),
+	NAMES(GPU_E5M2),	{ NULL, NULL },		{ NULL, NULL },	      NAMES(GPU_BLOCKS),
+	NAMES(GPU_SCALED_I8),	NAMES(GPU_SCALED_U8),	NAMES(GPU_SCALED_U4), NAMES(GPU_SCALED_E2M1),
+	NAMES(GPU_SCALED_E4M3), NAMES(GPU_SCALED_E5M2),
 };

@@ -15,6 +15,7 @@
 #define WARP_OUTS (GPU_WARP * SUMS / GPU_LANES)
 #define WARPS (GPU_PRODUCT_THREADS / GPU_WARP)
 #define BLOCK_OUTS (WARPS * WARP_OUTS)
+static_assert(BLOCK_OUTS == GPU_PRODUCT_OUTS, "kernels.h");
 
 #define UNIT 16u /* bytes that a thread copies at a time */
 #define PIECE 128u /* bytes of a row of weights */
@@ -980,8 +981,9 @@ GPU_FN void expert_products_of(const unsigned coding, const unsigned R, const st
 	{ gpu_products_##coding##_1, gpu_products_##coding##_2, gpu_products_##coding##_4, gpu_products_##coding##_8 },
 #define EXPERT_NAMES(coding) \
 	{ gpu_experts_##coding##_1, gpu_experts_##coding##_2, gpu_experts_##coding##_4, gpu_experts_##coding##_8 },
+#define ELSEWHERE(coding) /* k_blocks.cu has the kernels */
 /* In the order of enum gpu_coding: the tables are indexed by it. */
-#define CODINGS(X) \
+#define CODINGS(X, BLOCKS) \
 	X(GPU_BF16) \
 	X(GPU_F16) \
 	X(GPU_F32) \
@@ -989,6 +991,7 @@ GPU_FN void expert_products_of(const unsigned coding, const unsigned R, const st
 	X(GPU_E5M2) \
 	X(GPU_INT8) \
 	X(GPU_NF4) \
+	BLOCKS(GPU_BLOCKS) \
 	X(GPU_SCALED_I8) \
 	X(GPU_SCALED_U8) \
 	X(GPU_SCALED_U4) \
@@ -996,25 +999,22 @@ GPU_FN void expert_products_of(const unsigned coding, const unsigned R, const st
 	X(GPU_SCALED_E4M3) \
 	X(GPU_SCALED_E5M2)
 
-CODINGS(CODING)
+CODINGS(CODING, ELSEWHERE)
 
-gpu_products_fn *const gpu_products[GPU_N_CODINGS][4] = { CODINGS(NAMES) };
-gpu_expert_products_fn *const gpu_expert_products[GPU_N_CODINGS][4] = { CODINGS(EXPERT_NAMES) };
+gpu_products_fn *const gpu_products[GPU_N_CODINGS][4] = { CODINGS(NAMES, NAMES) };
+gpu_expert_products_fn *const gpu_expert_products[GPU_N_CODINGS][4] = { CODINGS(EXPERT_NAMES, EXPERT_NAMES) };
 
 /* For one row of 16 bits six stages are less than a ring may be, and a multiprocessor has room for one block more. */
 size_t gpu_product_shared(enum gpu_coding coding, unsigned index)
 {
 	const bool is_16 = coding == GPU_BF16 || coding == GPU_F16;
 
+	if (coding == GPU_BLOCKS)
+		return gpu_blocks_shared();
 	return index == 0 && is_16 ? RING_16 : RING;
 }
 
 bool gpu_products_pair(enum gpu_coding coding)
 {
 	return HAS_PAIRS(coding);
-}
-
-unsigned gpu_product_outs(void)
-{
-	return BLOCK_OUTS;
 }

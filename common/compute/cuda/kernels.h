@@ -47,6 +47,7 @@ enum gpu_coding {
 	GPU_E5M2,
 	GPU_INT8, /* a shadow's: a scale for each row */
 	GPU_NF4, /* a shadow's: a scale for each 64 weights of a row */
+	GPU_BLOCKS, /* GGUF's formats, which gpu_mat's format tells apart */
 	GPU_SCALED_I8, /* as published, with scales */
 	GPU_SCALED_U8,
 	GPU_SCALED_U4,
@@ -75,7 +76,8 @@ struct gpu_mat {
 	uint32_t n_out, n_in, group;
 	struct gpu_chunks chunks;
 	uint8_t coding, scale_dtype; /* enum gpu_coding, enum od_dtype */
-	uint8_t zero[6];
+	uint8_t format; /* enum od_dtype: of GPU_BLOCKS */
+	uint8_t zero[5];
 };
 
 /* y[r * y_stride + o] = row o of w times x[r * x_stride ...], for n_rows rows. x of NF4: rounded rows. */
@@ -110,6 +112,7 @@ GPU_LAUNCHER(gpu_round_rows, struct gpu_round_rows);
 #define GPU_MAX_PRODUCTS 24u
 #define GPU_PRODUCT_THREADS 64u
 #define GPU_PRODUCT_ROWS 8u /* the most at a time */
+#define GPU_PRODUCT_OUTS 16u /* outputs of a block */
 struct gpu_products {
 	uint32_t n, zero;
 	struct gpu_product p[GPU_MAX_PRODUCTS]; /* all of one coding; for gpu_many_products of any that it takes */
@@ -119,8 +122,8 @@ struct gpu_products {
  * blocks. */
 typedef GPU_LAUNCHER(gpu_products_fn, struct gpu_products);
 extern gpu_products_fn *const gpu_products[GPU_N_CODINGS][4];
-unsigned gpu_product_outs(void); /* outputs of a block */
 size_t gpu_product_shared(enum gpu_coding coding, unsigned index); /* shared memory of a block */
+size_t gpu_blocks_shared(void); /* shared memory of a block of threads for GPU_BLOCKS (k_blocks.cu) */
 
 /* Products of many rows (k_many.cu): a block has GPU_MANY_ROWS of them, and GPU_MANY_OUTS outputs. Shared memory:
  * gpu_many_shared. */
@@ -134,7 +137,7 @@ size_t gpu_many_shared(void);
 /* Whether they take weights of this coding (enum gpu_coding). */
 static inline bool gpu_many_takes(uint8_t coding)
 {
-	return coding != GPU_PLANES && coding != GPU_NF4;
+	return coding != GPU_PLANES && coding != GPU_NF4 && coding != GPU_BLOCKS;
 }
 
 /* A product with weights as planes: all of a matrix, or some of its chunks. The offsets of chunks are the host's, so
@@ -228,6 +231,14 @@ struct gpu_expert_products {
 bool gpu_products_pair(enum gpu_coding coding);
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
 extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_CODINGS][4];
+/* GPU_BLOCKS' launchers (k_blocks.cu), which are in these tables and in gpu_products. */
+#define GPU_BLOCKS_LAUNCHERS(rows) \
+	GPU_LAUNCHER(gpu_products_GPU_BLOCKS_##rows, struct gpu_products); \
+	GPU_LAUNCHER(gpu_experts_GPU_BLOCKS_##rows, struct gpu_expert_products)
+GPU_BLOCKS_LAUNCHERS(1);
+GPU_BLOCKS_LAUNCHERS(2);
+GPU_BLOCKS_LAUNCHERS(4);
+GPU_BLOCKS_LAUNCHERS(8);
 /* Takes tiles of GPU_MANY_ROWS, and weights of any codings that gpu_many_takes; `pairs` is not used, `ends` is as if
  * set. */
 GPU_LAUNCHER(gpu_many_experts, struct gpu_expert_products);
@@ -300,14 +311,16 @@ struct gpu_expert_end {
 GPU_LAUNCHER(gpu_expert_end, struct gpu_expert_end);
 
 struct gpu_embed {
-	const unsigned char *table; /* BF16, F16 or F32 */
+	const unsigned char *table; /* BF16, F16, F32; for gpu_embed_blocks any format of blocks */
 	const struct gpu_row *rows;
 	float *x;
+	uint64_t row_bytes;
 	uint32_t hidden, dtype;
 	float scale;
 	uint32_t zero;
 };
 GPU_LAUNCHER(gpu_embed, struct gpu_embed);
+GPU_LAUNCHER(gpu_embed_blocks, struct gpu_embed); /* k_blocks.cu */
 
 struct gpu_angles {
 	const struct gpu_row *rows;
@@ -482,6 +495,7 @@ GPU_LAUNCHER(gpu_attend_fold, struct gpu_attend_fold);
  * time. */
 #define GPU_ABSORB_THREADS 128u
 #define GPU_ABSORB_EACH 256u /* weights of a sum between two barriers */
+#define GPU_ABSORB_BLOCKS 32u /* rows of GPU_BLOCKS that are decoded at a time */
 struct gpu_absorb {
 	const float *q;
 	float *out;
@@ -489,10 +503,14 @@ struct gpu_absorb {
 	struct gpu_mat kv_b;
 	uint32_t n_heads, nope_dim, v_dim, rank, n_rows, zero;
 };
-/* Launchers by coding, for 1 or GPU_PRODUCT_ROWS rows at a time; NULL: a shadow's coding. Shared memory: 4 *
- * GPU_ABSORB_EACH * rows bytes. */
+/* Launchers by coding, for 1 or GPU_PRODUCT_ROWS rows at a time; NULL: a shadow's coding. */
 typedef GPU_LAUNCHER(gpu_absorb_fn, struct gpu_absorb);
 extern gpu_absorb_fn *const gpu_absorb[GPU_N_CODINGS][2];
+static inline size_t gpu_absorb_shared(uint8_t coding, uint32_t rows) /* shared memory of a block */
+{
+	return sizeof(float) *
+	       (GPU_ABSORB_EACH * rows + (coding == GPU_BLOCKS ? GPU_ABSORB_BLOCKS * GPU_ABSORB_THREADS : 0));
+}
 
 /* ---- Routing (k_route.cu) ---- */
 
