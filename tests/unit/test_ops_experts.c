@@ -225,6 +225,12 @@ static void op_ffn_segments(void **state)
 		for (size_t i = 0; i < OD_MAX_SEGMENTS; i++)
 			lay_expert(&b, &e[i], W_INT8);
 		check_most_segments(&b, e, "as many parts as there may be");
+		bench_reset(&b);
+		for (int m = 0; m < OD_N_EXPERT_MATS; m++) {
+			lay_sized(&b, &e[0], m, m == OD_MAT_DOWN ? W_IQ3_S : W_Q4_K, true, 256, 256);
+			lay_sized(&b, &e[1], m, m == OD_MAT_UP ? W_BF16 : W_NVFP4, true, 256, 256);
+		}
+		check_segments(&b, e, (const uint32_t[]){ 9, 2 }, 2, "parts in blocks");
 		bench_close(&b);
 	}
 }
