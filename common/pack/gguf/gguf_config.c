@@ -3,6 +3,7 @@
 #include "common/model/config.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@ struct gguf_model {
 	const struct gguf_arch *arch;
 	json_t *out;
 	uint32_t n_layers; /* without those that predict further tokens */
+	uint32_t n_blocks; /* with them */
 	uint64_t n_heads, hidden;
 	int rc; /* the first failure; nothing is read after it */
 	struct od_err *err;
@@ -49,17 +51,63 @@ static const struct od_gguf_value *value_of(const struct gguf_model *m, const ch
 	return od_gguf_get(m->g, buf);
 }
 
-/* The integer of a key, at least 0; `otherwise` where there is none (NONE: it must be there). */
+static bool is_integers(enum od_gguf_kind kind)
+{
+	return kind != OD_GGUF_F32 && kind != OD_GGUF_F64 && kind != OD_GGUF_STRING && kind != OD_GGUF_BOOL &&
+	       kind != OD_GGUF_ARRAY;
+}
+
+/* Checks an array that has a value for each layer (MTP layers included or not): of integers, or of booleans. */
+static bool check_layers(struct gguf_model *m, const char *key, const struct od_gguf_value *v, bool of_bools)
+{
+	const bool known = (of_bools && v->of == OD_GGUF_BOOL) || is_integers(v->of);
+
+	if (m->rc == OD_OK && (!known || v->n < m->n_layers || v->n > m->n_blocks))
+		failed(m, od_fail(m->err, OD_ERR_FORMAT,
+				  "%s: key %s.%s: expected an array of %u %s, one for each layer, found %" PRIu64 "%s",
+				  od_gguf_path(m->g), m->arch->name, key, m->n_layers,
+				  of_bools ? "booleans" : "integers", v->n, known ? "" : " values of another kind"));
+	return m->rc == OD_OK;
+}
+
+/* An array that has a value for each layer, where all layers must have the same. */
+static uint64_t get_shared_int(struct gguf_model *m, const char *key, const struct od_gguf_value *v)
+{
+	const int64_t first = v->n > 0 && is_integers(v->of) ? od_gguf_int_at(v, 0) : 0;
+
+	if (!check_layers(m, key, v, false))
+		return 0;
+	for (uint32_t i = 0; i < m->n_layers; i++) {
+		const int64_t x = od_gguf_int_at(v, i);
+
+		if (x < 0 || x > INT32_MAX || x != first) {
+			failed(m,
+			       od_fail(m->err, OD_ERR_UNSUPPORTED,
+				       "%s: key %s.%s: expected the same number, 0 to %d, for all layers, found %" PRId64
+				       " for layer 0 and %" PRId64 " for layer %u",
+				       od_gguf_path(m->g), m->arch->name, key, INT32_MAX, first, x, i));
+			return 0;
+		}
+	}
+	return (uint64_t)first;
+}
+
+/* The integer of a key, at least 0; `otherwise` where there is none (NONE: it must be there). llama.cpp also writes an
+ * array with one for each layer. */
 static uint64_t get_int(struct gguf_model *m, const char *key, uint64_t otherwise)
 {
+	const struct od_gguf_value *found = value_of(m, key);
 	char buf[KEY_BYTES];
 	uint64_t v = 0;
 
-	if (otherwise != NONE && value_of(m, key) == NULL)
+	if (m->rc != OD_OK)
+		return 0;
+	if (otherwise != NONE && found == NULL)
 		return otherwise;
+	if (found != NULL && found->kind == OD_GGUF_ARRAY && m->n_layers > 0)
+		return get_shared_int(m, key, found);
 	full_key(m, key, buf);
-	if (m->rc == OD_OK)
-		failed(m, od_gguf_u64(m->g, buf, 0, INT32_MAX, &v, m->err));
+	failed(m, od_gguf_u64(m->g, buf, 0, INT32_MAX, &v, m->err));
 	return m->rc == OD_OK ? v : 0;
 }
 
@@ -167,12 +215,90 @@ static bool is_sparse(const struct gguf_model *m, uint32_t layer)
 	return in_layer(m, layer, "ffn_down_exps.weight") != NULL;
 }
 
+/* Refuses a number that metadata and a tensor say differently. No key: nothing to compare. */
+static void agree(struct gguf_model *m, const char *key, const struct od_gguf_tensor *t, uint64_t of_tensor)
+{
+	const uint64_t said = get_int(m, key, of_tensor);
+
+	if (m->rc == OD_OK && said != of_tensor)
+		failed(m, od_fail(m->err, OD_ERR_MISMATCH,
+				  "%s: key %s.%s is %" PRIu64 ", but tensor %s has %" PRIu64
+				  ": the file is damaged or was edited; fetch it again",
+				  od_gguf_path(m->g), m->arch->name, key, said, t->name, of_tensor));
+}
+
 /* The width of the routed experts: down has rows of it. */
 static uint64_t expert_width(struct gguf_model *m)
 {
 	const struct od_gguf_tensor *t = in_any(m, "ffn_down_exps.weight");
 
 	return t != NULL ? t->dim[0] : 0;
+}
+
+/* The width of the shared experts, all together. */
+static uint64_t shared_width(struct gguf_model *m)
+{
+	const struct od_gguf_tensor *t = in_any(m, "ffn_down_shexp.weight");
+
+	return t != NULL ? t->dim[0] : 0;
+}
+
+static bool refuse_each(struct gguf_model *m, uint32_t layer)
+{
+	const struct od_gguf_tensor *t = in_layer(m, layer, "ffn_down.0.weight");
+
+	return t != NULL &&
+	       failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
+				 "%s: tensor %s: a tensor for each expert, as files had before April 2024: expected "
+				 "blk.%u.ffn_down_exps.weight, with all of a layer; use a newer file of the model",
+				 od_gguf_path(m->g), t->name, layer));
+}
+
+/* All layers with experts have the same number and width of them, as the metadata say. */
+static void check_experts(struct gguf_model *m, const char *width_key)
+{
+	const uint64_t width = expert_width(m);
+
+	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++) {
+		const struct od_gguf_tensor *t = in_layer(m, i, "ffn_down_exps.weight");
+
+		if (t == NULL && refuse_each(m, i))
+			return;
+		if (t == NULL)
+			continue;
+		agree(m, "expert_count", t, t->dim[2]);
+		agree(m, width_key, t, t->dim[0]);
+		if (m->rc == OD_OK && t->dim[0] != width)
+			failed(m,
+			       od_fail(m->err, OD_ERR_UNSUPPORTED,
+				       "%s: tensor %s: expected experts as wide as those of the first layer, %" PRIu64
+				       ", found %" PRIu64,
+				       od_gguf_path(m->g), t->name, width, t->dim[0]));
+	}
+	if (m->rc == OD_OK && width == 0)
+		failed(m,
+		       od_fail(m->err, OD_ERR_MISSING,
+			       "%s: none of %u layers has a tensor blk.N.ffn_down_exps.weight: expected experts, as key "
+			       "%s.expert_count says",
+			       od_gguf_path(m->g), m->n_layers, m->arch->name));
+}
+
+/* The layer's feed-forward network: of the metadata, and of the tensors of dense layers. */
+static void put_dense_width(struct gguf_model *m)
+{
+	const struct od_gguf_tensor *t = in_any(m, "ffn_down.weight");
+
+	if (t != NULL)
+		agree(m, "feed_forward_length", t, t->dim[0]);
+	/* Without dense layers it stands for nothing. */
+	put_int(m, "intermediate_size", t != NULL ? t->dim[0] : 1);
+}
+
+static void put_shared_width(struct gguf_model *m)
+{
+	if (shared_width(m) > 0)
+		agree(m, "expert_shared_feed_forward_length", in_any(m, "ffn_down_shexp.weight"), shared_width(m));
+	put_int(m, "shared_expert_intermediate_size", shared_width(m));
 }
 
 static void put_bias(struct gguf_model *m, const char *field)
@@ -254,12 +380,36 @@ static void put_rope(struct gguf_model *m)
 		json_decref(scaling);
 }
 
+/* n of all as a fraction that gives n again when it is multiplied by all and cut to an integer. */
+static double part_of(uint64_t n, uint64_t all)
+{
+	const double part = all > 0 ? (double)n / (double)all : 1;
+
+	return (uint64_t)((double)all * part) < n ? nextafter(part, 1) : part;
+}
+
 /* The part of a head that turns, of head_dim elements. */
 static double rotary_part(struct gguf_model *m, uint64_t head_dim)
 {
+	return part_of(get_int(m, "rope.dimension_count", head_dim), head_dim);
+}
+
+/* A head turns as a whole in these. */
+static void check_whole_rope(struct gguf_model *m, uint64_t head_dim)
+{
 	const uint64_t dims = get_int(m, "rope.dimension_count", head_dim);
 
-	return head_dim > 0 ? (double)dims / (double)head_dim : 1;
+	if (m->rc == OD_OK && dims != head_dim)
+		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
+				  "%s: key %s.rope.dimension_count: expected all %" PRIu64
+				  " elements of a head, found %" PRIu64,
+				  od_gguf_path(m->g), m->arch->name, head_dim, dims));
+	if (m->rc == OD_OK && od_gguf_find(m->g, "rope_freqs.weight") != NULL)
+		failed(m,
+		       od_fail(m->err, OD_ERR_UNSUPPORTED,
+			       "%s: tensor rope_freqs.weight: expected none: a RoPE with factors (Llama 3) is not supported "
+			       "in %s",
+			       od_gguf_path(m->g), m->arch->name));
 }
 
 /* ---- What all have ---- */
@@ -278,6 +428,37 @@ static void put_attention(struct gguf_model *m)
 	put_int(m, "num_key_value_heads", get_int(m, "attention.head_count_kv", m->n_heads));
 }
 
+/* Settings of other models of an architecture that change results and that no family here has. */
+static void refuse_settings(struct gguf_model *m)
+{
+	static const char *const keys[] = {
+		"attention.scale",
+		"attention.temperature_scale",
+		"attention.indexer.head_count",
+		"attn_logit_softcapping",
+		"router_logit_softcapping",
+		"logit_scale",
+		"residual_scale",
+		"embedding_scale",
+		"swiglu_clamp_exp",
+		"swiglu_clamp_shexp",
+	};
+
+	for (size_t i = 0; m->rc == OD_OK && i < sizeof(keys) / sizeof(keys[0]); i++) {
+		const struct od_gguf_value *v = value_of(m, keys[i]);
+		const double x = v != NULL && v->kind != OD_GGUF_ARRAY ? od_gguf_number_at(v, 0) : 0;
+
+		if (v != NULL && (v->kind == OD_GGUF_ARRAY || (x != 0 && x != 1)))
+			failed(m,
+			       od_fail(m->err, OD_ERR_UNSUPPORTED,
+				       "%s: key %s.%s: expected none, 0 or 1 (no effect), found %s%g: a model with it "
+				       "is not supported",
+				       od_gguf_path(m->g), m->arch->name, keys[i],
+				       v->kind == OD_GGUF_ARRAY ? "an array of " : "",
+				       v->kind == OD_GGUF_ARRAY ? (double)v->n : x));
+	}
+}
+
 static void put_common(struct gguf_model *m)
 {
 	const struct od_gguf_tensor *embed = od_gguf_find(m->g, "token_embd.weight");
@@ -294,13 +475,17 @@ static void put_common(struct gguf_model *m)
 		       od_fail(m->err, OD_ERR_MISSING, "%s: tensor token_embd.weight is missing", od_gguf_path(m->g)));
 	if (m->rc != OD_OK)
 		return;
+	refuse_settings(m);
 	m->n_layers = (uint32_t)(blocks - mtp);
+	m->n_blocks = (uint32_t)blocks;
 	put(m->out, "architectures", json_pack("[s]", m->arch->architecture), m);
 	put_text(m, "model_type", m->arch->model_type);
 	put_int(m, "num_hidden_layers", m->n_layers);
 	if (mtp > 0)
 		put_int(m, "num_nextn_predict_layers", mtp);
 	m->hidden = copy_int(m, "embedding_length", "hidden_size");
+	agree(m, "embedding_length", embed, embed->dim[0]);
+	agree(m, "vocab_size", embed, embed->dim[1]);
 	copy_int(m, "context_length", "max_position_embeddings");
 	put_int(m, "vocab_size", embed->dim[1]);
 	put_bool(m, "tie_word_embeddings", od_gguf_find(m->g, "output.weight") == NULL);
@@ -311,6 +496,11 @@ static void put_common(struct gguf_model *m)
 
 static void put_experts(struct gguf_model *m, const char *n_field, const char *width_field)
 {
+	/* Some have no key for the experts' width alone. */
+	check_experts(m, value_of(m, "expert_feed_forward_length") != NULL ||
+					 strcmp(width_field, "intermediate_size") != 0 ?
+				 "expert_feed_forward_length" :
+				 "feed_forward_length");
 	copy_int(m, "expert_count", n_field);
 	copy_int(m, "expert_used_count", "num_experts_per_tok");
 	put_int(m, width_field, expert_width(m));
@@ -321,7 +511,8 @@ static void put_experts(struct gguf_model *m, const char *n_field, const char *w
 static void read_llama(struct gguf_model *m)
 {
 	put_attention(m);
-	put_head_dim(m);
+	check_whole_rope(m, put_head_dim(m));
+	put_bias(m, "attention_bias");
 	put_experts(m, "num_local_experts", "intermediate_size");
 	put_rope(m);
 }
@@ -329,10 +520,10 @@ static void read_llama(struct gguf_model *m)
 static void read_qwen2moe(struct gguf_model *m)
 {
 	put_attention(m);
+	check_whole_rope(m, put_head_dim(m));
 	put_experts(m, "num_experts", "moe_intermediate_size");
-	put_int(m, "intermediate_size", get_int(m, "feed_forward_length", 1));
-	put_int(m, "shared_expert_intermediate_size",
-		in_any(m, "ffn_down_shexp.weight") != NULL ? in_any(m, "ffn_down_shexp.weight")->dim[0] : 0);
+	put_dense_width(m);
+	put_shared_width(m);
 	put_bool(m, "norm_topk_prob", false);
 	put_bias(m, "qkv_bias");
 	put_dense_layers(m);
@@ -342,9 +533,9 @@ static void read_qwen2moe(struct gguf_model *m)
 static void read_qwen3moe(struct gguf_model *m)
 {
 	put_attention(m);
-	put_head_dim(m);
+	check_whole_rope(m, put_head_dim(m));
 	put_experts(m, "num_experts", "moe_intermediate_size");
-	put_int(m, "intermediate_size", get_int(m, "feed_forward_length", 1));
+	put_dense_width(m);
 	put_bool(m, "norm_topk_prob", true);
 	put_bias(m, "attention_bias");
 	put_dense_layers(m);
@@ -354,6 +545,7 @@ static void read_qwen3moe(struct gguf_model *m)
 static void read_olmoe(struct gguf_model *m)
 {
 	put_attention(m);
+	check_whole_rope(m, put_head_dim(m));
 	put_experts(m, "num_experts", "intermediate_size");
 	put_bool(m, "norm_topk_prob", false);
 	put_bias(m, "attention_bias");
@@ -380,9 +572,16 @@ static void put_first_dense(struct gguf_model *m)
 static void put_shared_count(struct gguf_model *m)
 {
 	const struct od_gguf_tensor *t = in_any(m, "ffn_down_shexp.weight");
-	const uint64_t width = expert_width(m);
+	const uint64_t width = expert_width(m), n = width > 0 ? shared_width(m) / width : 0;
 
-	put_int(m, "n_shared_experts", t != NULL && width > 0 ? t->dim[0] / width : 0);
+	if (t != NULL && n * width != t->dim[0])
+		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
+				  "%s: tensor %s: expected a width that is a multiple of the routed experts', %" PRIu64
+				  ", found %" PRIu64,
+				  od_gguf_path(m->g), t->name, width, t->dim[0]));
+	if (t != NULL)
+		agree(m, "expert_shared_count", t, n);
+	put_int(m, "n_shared_experts", n);
 }
 
 static void put_groups(struct gguf_model *m)
@@ -402,7 +601,17 @@ static bool flag(struct gguf_model *m, const char *key, bool otherwise)
 	return v;
 }
 
+#define GATING_SOFTMAX 1u
 #define GATING_SIGMOID 2u
+
+static void check_gating(struct gguf_model *m, uint64_t found, uint64_t expected)
+{
+	if (m->rc == OD_OK && found != expected)
+		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
+				  "%s: key %s.expert_gating_func: expected %" PRIu64 " (%s), found %" PRIu64,
+				  od_gguf_path(m->g), m->arch->name, expected,
+				  expected == GATING_SIGMOID ? "sigmoid" : "softmax", found));
+}
 
 /* The widths of heads: files that llama.cpp made before it absorbed the latents have no keys of their own for them. */
 static void put_latents(struct gguf_model *m)
@@ -418,15 +627,26 @@ static void put_latents(struct gguf_model *m)
 	put_int(m, "v_head_dim", value);
 }
 
+/* It is told from DeepSeek-V3 as llama.cpp does: by its layers and its vocabulary. */
+static bool is_glm_flash(const struct gguf_model *m)
+{
+	return m->n_layers == 47 && json_integer_value(json_object_get(m->out, "vocab_size")) == 154880;
+}
+
 /* DeepSeek-V2 and its Lite choose by softmax, V3, Kimi-K2 and GLM-4.7-Flash by sigmoids with a bias. */
 static void read_deepseek2(struct gguf_model *m)
 {
-	const bool v3 = get_int(m, "expert_gating_func", 1) == GATING_SIGMOID;
+	const uint64_t otherwise = is_glm_flash(m) ? GATING_SIGMOID : GATING_SOFTMAX;
+	const uint64_t gating = get_int(m, "expert_gating_func", otherwise);
+	const bool v3 = gating == GATING_SIGMOID;
+
+	if (!v3)
+		check_gating(m, gating, GATING_SOFTMAX);
 
 	m->n_heads = copy_int(m, "attention.head_count", "num_attention_heads");
 	put_latents(m);
 	put_experts(m, "n_routed_experts", "moe_intermediate_size");
-	put_int(m, "intermediate_size", get_int(m, "feed_forward_length", 1));
+	put_dense_width(m);
 	put_shared_count(m);
 	put_groups(m);
 	put_first_dense(m);
@@ -434,8 +654,11 @@ static void read_deepseek2(struct gguf_model *m)
 	put_bool(m, "norm_topk_prob", flag(m, "expert_weights_norm", v3));
 	put_text(m, "scoring_func", v3 ? "sigmoid" : "softmax");
 	if (v3) {
-		put_text(m, "model_type", "deepseek_v3");
-		put(m->out, "architectures", json_pack("[s]", "DeepseekV3ForCausalLM"), m);
+		const bool flash = is_glm_flash(m);
+
+		put_text(m, "model_type", flash ? "glm4_moe_lite" : "deepseek_v3");
+		put(m->out, "architectures",
+		    json_pack("[s]", flash ? "Glm4MoeLiteForCausalLM" : "DeepseekV3ForCausalLM"), m);
 		put_text(m, "topk_method", "noaux_tc");
 	} else {
 		put_text(m, "topk_method", get_int(m, "expert_group_count", 1) > 1 ? "group_limited_greedy" : "greedy");
@@ -447,11 +670,12 @@ static void read_glm4moe(struct gguf_model *m)
 {
 	uint64_t dim;
 
+	check_gating(m, get_int(m, "expert_gating_func", GATING_SIGMOID), GATING_SIGMOID);
 	put_attention(m);
 	dim = put_head_dim(m);
 	put_real(m, "partial_rotary_factor", rotary_part(m, dim));
 	put_experts(m, "n_routed_experts", "moe_intermediate_size");
-	put_int(m, "intermediate_size", get_int(m, "feed_forward_length", 1));
+	put_dense_width(m);
 	put_shared_count(m);
 	put_groups(m);
 	put_first_dense(m);
@@ -466,6 +690,7 @@ static void read_minimax(struct gguf_model *m)
 {
 	uint64_t dim;
 
+	check_gating(m, get_int(m, "expert_gating_func", GATING_SIGMOID), GATING_SIGMOID);
 	put_attention(m);
 	dim = put_head_dim(m);
 	put_int(m, "rotary_dim", get_int(m, "rope.dimension_count", dim));
@@ -476,11 +701,34 @@ static void read_minimax(struct gguf_model *m)
 	put_rope(m);
 }
 
+/* recurrent_layers must say the same as the tensors. full_attention_interval is not compared: the converter writes 4
+ * beside lists of another step, and llama.cpp reads it only where there is no list. */
+static void check_recurrent(struct gguf_model *m)
+{
+	const char *key = "attention.recurrent_layers";
+	const struct od_gguf_value *v = value_of(m, key);
+
+	if (v == NULL || v->kind != OD_GGUF_ARRAY || !check_layers(m, key, v, true))
+		return;
+	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++) {
+		const bool has = in_layer(m, i, "ssm_a") != NULL;
+
+		if ((od_gguf_int_at(v, i) != 0) != has)
+			failed(m,
+			       od_fail(m->err, OD_ERR_MISMATCH,
+				       "%s: key %s.%s is %s for layer %u, but tensor blk.%u.ssm_a is %s: the file is "
+				       "damaged or was edited; fetch it again",
+				       od_gguf_path(m->g), m->arch->name, key, has ? "false" : "true", i, i,
+				       has ? "there" : "missing"));
+	}
+}
+
 /* A layer with a tensor of the gated delta rule is such a layer. */
 static void put_layer_types(struct gguf_model *m)
 {
 	json_t *list = json_array();
 
+	check_recurrent(m);
 	put(m->out, "layer_types", list, m);
 	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++)
 		if (json_array_append_new(list, json_string(in_layer(m, i, "ssm_a") != NULL ? "linear_attention" :
@@ -508,8 +756,7 @@ static uint64_t read_gated(struct gguf_model *m)
 	put_attention(m);
 	dim = put_head_dim(m);
 	put_experts(m, "num_experts", "moe_intermediate_size");
-	put_int(m, "shared_expert_intermediate_size",
-		in_any(m, "ffn_down_shexp.weight") != NULL ? in_any(m, "ffn_down_shexp.weight")->dim[0] : 0);
+	put_shared_width(m);
 	put_bias(m, "attention_bias");
 	put_delta(m);
 	return dim;
@@ -519,7 +766,7 @@ static void read_qwen3next(struct gguf_model *m)
 {
 	const uint64_t dim = read_gated(m);
 
-	put_int(m, "intermediate_size", get_int(m, "feed_forward_length", 1));
+	put_dense_width(m);
 	put_bool(m, "norm_topk_prob", true);
 	put_dense_layers(m);
 	put_real(m, "partial_rotary_factor", rotary_part(m, dim));
@@ -538,15 +785,42 @@ static void read_qwen35moe(struct gguf_model *m)
 	put(m->out, "rope_parameters", rope, m);
 }
 
+/* Layers alternate where no list says which have a window. */
+static void put_window_types(struct gguf_model *m)
+{
+	const char *key = "attention.sliding_window_pattern";
+	const struct od_gguf_value *v = value_of(m, key);
+	json_t *list;
+
+	if (v == NULL)
+		return;
+	if (v->kind != OD_GGUF_ARRAY) {
+		if (get_int(m, key, NONE) != 2)
+			failed(m,
+			       od_fail(m->err, OD_ERR_UNSUPPORTED, "%s: key %s.%s: expected 2, or a list of all layers",
+				       od_gguf_path(m->g), m->arch->name, key));
+		return;
+	}
+	if (!check_layers(m, key, v, true))
+		return;
+	list = json_array();
+	put(m->out, "layer_types", list, m);
+	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++)
+		if (json_array_append_new(
+			    list, json_string(od_gguf_int_at(v, i) != 0 ? "sliding_attention" : "full_attention")) != 0)
+			failed(m, od_fail(m->err, OD_ERR_NOMEM, "no memory for a list of layers"));
+}
+
 static void read_gpt_oss(struct gguf_model *m)
 {
 	const json_t *scaling;
 
 	put_attention(m);
-	put_head_dim(m);
+	check_whole_rope(m, put_head_dim(m));
 	put_experts(m, "num_local_experts", "intermediate_size");
 	put_bias(m, "attention_bias");
 	copy_int(m, "attention.sliding_window", "sliding_window");
+	put_window_types(m);
 	put_real(m, "swiglu_limit", 7);
 	put_rope(m);
 	scaling = json_object_get(m->out, "rope_scaling");
@@ -576,12 +850,24 @@ static json_t *numbers_of(struct gguf_model *m, const char *name)
 	return list;
 }
 
+/* The published model has magnitudes of its own, which the converter replaces by LongRoPE's formula of its lengths. */
+static double long_magnitude(struct gguf_model *m)
+{
+	double magnitude;
+
+	if (get_int(m, "rope.scaling.original_context_length", NONE) == 4096 &&
+	    get_int(m, "context_length", NONE) == 131072)
+		return 1.243163121016122;
+	return get_float(m, "rope.scaling.attn_factor", &magnitude) ? magnitude : 1;
+}
+
 static void read_phimoe(struct gguf_model *m)
 {
 	json_t *longs, *shorts, *scaling;
 	double magnitude;
 
 	put_attention(m);
+	check_whole_rope(m, put_head_dim(m));
 	put_experts(m, "num_local_experts", "intermediate_size");
 	put_bias(m, "attention_bias");
 	put_bool(m, "lm_head_bias", od_gguf_find(m->g, "output.bias") != NULL);
@@ -595,8 +881,7 @@ static void read_phimoe(struct gguf_model *m)
 			json_pack("{s:s, s:o, s:o}", "type", "longrope", "long_factor", longs, "short_factor", shorts);
 		put(scaling, "original_max_position_embeddings",
 		    json_integer((json_int_t)get_int(m, "rope.scaling.original_context_length", NONE)), m);
-		if (!get_float(m, "rope.scaling.attn_factor", &magnitude))
-			magnitude = 1;
+		magnitude = long_magnitude(m);
 		put(scaling, "short_mscale", json_real(magnitude), m);
 		put(scaling, "long_mscale", json_real(magnitude), m);
 		put(m->out, "rope_scaling", scaling, m);
@@ -621,21 +906,31 @@ static void gemma_attention(struct gguf_model *m)
 	json_t *types = json_array();
 
 	put(m->out, "layer_types", types, m);
-	if (pattern == NULL || kv == NULL || (pattern->kind == OD_GGUF_ARRAY && pattern->n < m->n_layers) ||
-	    (kv->kind == OD_GGUF_ARRAY && kv->n < m->n_layers)) {
+	if (pattern == NULL || pattern->kind != OD_GGUF_ARRAY)
 		failed(m,
 		       od_fail(m->err, OD_ERR_FORMAT,
-			       "%s: keys %s.attention.sliding_window_pattern and head_count_kv: expected an array with a "
-			       "value for each of %u layers",
+			       "%s: key %s.attention.sliding_window_pattern: expected an array with a boolean for each of %u "
+			       "layers",
 			       od_gguf_path(m->g), m->arch->name, m->n_layers));
+	if (kv == NULL || kv->kind != OD_GGUF_ARRAY)
+		(void)get_int(m, "attention.head_count_kv", NONE);
+	if (m->rc != OD_OK || !check_layers(m, "attention.sliding_window_pattern", pattern, true) ||
+	    (kv->kind == OD_GGUF_ARRAY && !check_layers(m, "attention.head_count_kv", kv, false)))
 		return;
-	}
 	for (uint32_t i = 0; i < m->n_layers; i++) {
 		const bool slides = layer_value(pattern, i) != 0;
 		int64_t *of = slides ? &sliding_kv : &full_kv;
 
 		json_array_append_new(types, json_string(slides ? "sliding_attention" : "full_attention"));
 		*of = *of != 0 ? *of : layer_value(kv, i);
+		if (layer_value(kv, i) != *of || *of < 1 || *of > INT32_MAX) {
+			failed(m,
+			       od_fail(m->err, OD_ERR_UNSUPPORTED,
+				       "%s: key %s.attention.head_count_kv: expected the same number, at least 1, for all "
+				       "layers with a window, and for all without, found %" PRId64 " for layer %u",
+				       od_gguf_path(m->g), m->arch->name, layer_value(kv, i), i));
+			return;
+		}
 		own_v = own_v &&
 			(slides || in_layer(m, i, "attn_k.weight") == NULL || in_layer(m, i, "attn_v.weight") != NULL);
 	}
@@ -654,7 +949,7 @@ static double turning_part(struct gguf_model *m)
 	while (turning < n && json_number_value(json_array_get(factors, turning)) == 1)
 		turning++;
 	json_decref(factors);
-	return n > 0 ? (double)turning / (double)n : 1;
+	return part_of(turning, n);
 }
 
 static void gemma_rope(struct gguf_model *m)
@@ -691,6 +986,7 @@ static void read_gemma4(struct gguf_model *m)
 	copy_int(m, "attention.key_length", "global_head_dim");
 	copy_int(m, "attention.key_length_swa", "head_dim");
 	copy_int(m, "attention.sliding_window", "sliding_window");
+	check_experts(m, "expert_feed_forward_length");
 	copy_int(m, "expert_count", "num_experts");
 	copy_int(m, "expert_used_count", "top_k_experts");
 	put_int(m, "moe_intermediate_size", expert_width(m));
