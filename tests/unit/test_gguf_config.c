@@ -168,7 +168,7 @@ static void test_same_as_checkpoints(void **state)
 		"mixtral",     "qwen2_moe",	"qwen3_moe",	   "qwen3_moe_lists",  "qwen3_next",
 		"qwen3_5_moe", "olmoe",		"deepseek_v2",	   "deepseek_v2-lite", "deepseek_v2_older",
 		"deepseek_v3", "glm4_moe_lite", "glm4_moe",	   "minimax_m2",       "gpt_oss",
-		"gemma4",      "phimoe",	"gpt_oss_pattern",
+		"gemma4",      "phimoe",	"gpt_oss_pattern", "qwen3_5_moe_mtp",
 	};
 
 	(void)state;
@@ -211,6 +211,30 @@ static void test_published_phimoe(void **state)
 	assert_true(json_real_value(json_object_get(rope, "short_mscale")) == 1.243163121016122);
 	assert_true(json_real_value(json_object_get(rope, "long_mscale")) == 1.243163121016122);
 	json_decref(o);
+}
+
+/* They are counted in block_count, and are not layers of the model. */
+static void test_layers_that_predict_tokens(void **state)
+{
+	static const struct {
+		const char *name;
+		uint32_t n_layers;
+	} files[] = { { "qwen3_5_moe_mtp", 2 }, { "glm4_moe", 2 }, { "glm4_moe_lite", 47 } };
+	static struct od_config c;
+	struct od_err err = { 0 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		json_t *o;
+
+		read_file(files[i].name);
+		o = make_good();
+		if (od_config_parse(&c, o, files[i].name, &err) != OD_OK)
+			fail_msg("%s", err.msg);
+		assert_int_equal(c.n_layers, files[i].n_layers);
+		assert_int_equal(c.n_mtp, 1);
+		json_decref(o);
+	}
 }
 
 static void test_any_part_of_a_head(void **state)
@@ -367,10 +391,15 @@ static void test_settings(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_same_as_checkpoints), cmocka_unit_test(test_shortest_numbers),
-		cmocka_unit_test(test_published_phimoe),    cmocka_unit_test(test_any_part_of_a_head),
-		cmocka_unit_test(test_other_files),	    cmocka_unit_test(test_metadata_against_tensors),
-		cmocka_unit_test(test_kinds_and_lengths),   cmocka_unit_test(test_settings),
+		cmocka_unit_test(test_same_as_checkpoints),
+		cmocka_unit_test(test_shortest_numbers),
+		cmocka_unit_test(test_published_phimoe),
+		cmocka_unit_test(test_layers_that_predict_tokens),
+		cmocka_unit_test(test_any_part_of_a_head),
+		cmocka_unit_test(test_other_files),
+		cmocka_unit_test(test_metadata_against_tensors),
+		cmocka_unit_test(test_kinds_and_lengths),
+		cmocka_unit_test(test_settings),
 	};
 
 	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);

@@ -92,6 +92,8 @@ int od_parse_gated_layers(const struct od_parse *p, const struct od_mixer *delta
 		rc = od_fail(p->err, OD_ERR_FORMAT,
 			     "%s: field \"layer_types\": expected one for each of %u layers, found %zu", p->where,
 			     n_layers, json_array_size(types));
+	if (rc == OD_OK) /* GGUF files have them as layers behind the model's; safetensors under names of their own */
+		rc = od_parse_mtp(p, "num_nextn_predict_layers");
 	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++) {
 		bool full = false, sparse = true;
 

@@ -121,6 +121,20 @@ def lists(base):
     return m
 
 
+def with_mtp(base):
+    """A layer behind the model's that predicts further tokens, with attention, as the converter writes Qwen3.5's."""
+    m = base
+    last = [t for t in m.tensors if t[0].startswith("blk.1.")]
+    m.tensors += [(n.replace("blk.1.", "blk.2."), s, t, d) for n, s, t, d in last]
+    f32 = GGMLQuantizationType.F32
+    m.tensors += [("blk.2.nextn.eh_proj.weight", [512, 256], GGMLQuantizationType.BF16, None)]
+    m.tensors += [(f"blk.2.nextn.{n}.weight", [256], f32, None) for n in ("enorm", "hnorm", "shared_head_norm")]
+    m.set("block_count", 3)
+    m.set("nextn_predict_layers", 1)
+    m.set("attention.recurrent_layers", [True, False, False], GGUFValueType.ARRAY, GGUFValueType.BOOL)
+    return m
+
+
 def one_by_one(base):
     """A tensor for each expert, as before April 2024."""
     m = base
@@ -146,6 +160,8 @@ def main():
     m, c = load("gpt_oss")
     m.set("attention.sliding_window_pattern", [False, True], GGUFValueType.ARRAY, GGUFValueType.BOOL)
     save(folder, "gpt_oss_pattern", m, dict(c, layer_types=["full_attention", "sliding_attention"]))
+    m, c = load("qwen3_5_moe")
+    save(folder, "qwen3_5_moe_mtp", with_mtp(m), dict(c, num_nextn_predict_layers=1))
     one_by_one(load("mixtral")[0]).write(f"{folder}/mixtral_one_by_one.gguf")
     m = load("mixtral")[0]
     m.tensors.append(("rope_freqs.weight", [8], GGMLQuantizationType.F32, b"\0\0\x80\x3f" * 8))
