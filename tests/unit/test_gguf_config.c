@@ -134,8 +134,8 @@ static char *text_of(const struct od_config *c)
 	return b.text;
 }
 
-/* MTP layers of MiniMax-M2 and the end of a text are no part of it: the former are in no file, the latter is the
- * tokenizer's. */
+/* The form of the tensors in the file, which "gguf" is about, is no part of the model that both are. MTP layers of
+ * MiniMax-M2 are in no file, and the end of a text is the tokenizer's. */
 static void check_same(const char *name)
 {
 	static struct od_config got, want;
@@ -145,6 +145,7 @@ static void check_same(const char *name)
 
 	read_file(name);
 	o = make_good();
+	assert_int_equal(json_object_del(o, "gguf"), 0);
 	if (od_config_parse(&got, o, name, &err) != OD_OK)
 		fail_msg("%s", err.msg);
 	snprintf(path, sizeof(path), FOLDER "%s.json", name);
@@ -174,6 +175,25 @@ static void test_same_as_checkpoints(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		check_same(names[i]);
+}
+
+/* kv_b is split, or whole in older files. */
+static void test_latents_apart(void **state)
+{
+	static const struct {
+		const char *name;
+		bool apart;
+	} files[] = { { "deepseek_v2", true }, { "deepseek_v2_older", false }, { "mixtral", false } };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		json_t *o;
+
+		read_file(files[i].name);
+		o = make_good();
+		assert_int_equal(json_is_true(json_object_get(json_object_get(o, "gguf"), "kv_apart")), files[i].apart);
+		json_decref(o);
+	}
 }
 
 /* GGUF has 32-bit floats; config.json has the decimals that they were made of. */
@@ -392,6 +412,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_same_as_checkpoints),
+		cmocka_unit_test(test_latents_apart),
 		cmocka_unit_test(test_shortest_numbers),
 		cmocka_unit_test(test_published_phimoe),
 		cmocka_unit_test(test_layers_that_predict_tokens),
