@@ -1,588 +1,604 @@
 #include "common/pack/gguf/gguf_tokenizer.h"
 
+#include "common/base/strbuf.h"
+#include "common/pack/gguf/gguf_vocab.h"
 #include "common/text/tok_patterns.h"
+#include "common/text/utf8_text.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TOKENS (1u << 22)
-#define MAX_TOKEN_BYTES 65536u
-#define MAX_STAGES 6
+#define N(a) (sizeof(a) / sizeof((a)[0]))
+#define MARK "\xe2\x96\x81" /* U+2581, which stands for a space */
+#define MAX_ENDS 8u /* as many as a model's configuration takes */
+#define MAX_TEMPLATES 64u
+#define MAX_TEMPLATE_BYTES (16u << 20)
 
-/* ---- How texts are cut into words: tokenizer.ggml.pre ---- */
+/* ---- What tokenizer.ggml.pre names ---- */
+
+#define MAX_PATTERNS 5
 
 struct gguf_pre {
-	const char *names[4];
-	const char *stage[MAX_STAGES]; /* patterns, one after the other; none: GPT-2's */
-	bool digits; /* at last each digit stands alone */
-	bool nfc; /* texts are normalised first; there is no key for it */
-	bool whole_words; /* a word that is a token is not merged from its parts */
+	const char *name;
+	const char *pattern[MAX_PATTERNS]; /* each cuts what the ones before left; none: GPT-2's */
+	bool digits; /* then each digit on its own */
+	bool nfc;
+	bool ignore_merges; /* a word that is a token needs none */
+	bool add_bos; /* if the file does not say */
+	bool no_bos; /* the file's bos is none of the tokenizer's */
+	bool normalized; /* added tokens that are not special are looked for in normalised text */
 };
 
 static const struct gguf_pre pres[] = {
-	{ .names = { "default", "gpt-2" } },
-	{ .names = { "olmo" }, .nfc = true },
-	{ .names = { "llama-bpe", "llama-v3", "llama3" }, .stage = { TOK_LLAMA3 }, .whole_words = true },
-	{ .names = { "glm4", "chatglm-bpe" }, .stage = { TOK_LLAMA3 } },
-	{ .names = { "qwen2" }, .stage = { TOK_QWEN2 }, .nfc = true },
-	{ .names = { "qwen35" }, .stage = { TOK_QWEN3_5 }, .nfc = true },
-	{ .names = { "deepseek-llm" },
-	  .stage = { "[\r\n]", TOK_DEEPSEEK_LETTERS, TOK_DEEPSEEK_SIGNS, "\\s+$", TOK_DEEPSEEK_HAN },
+	{ .name = "default", .pattern = { "[\\p{P}\\$\\+<=>\\^~\\|]+", TOK_GPT2, "\\p{N}+", "[0-9][0-9][0-9]" } },
+	{ .name = "gpt-2" },
+	{ .name = "llama-bpe", .pattern = { TOK_LLAMA3 }, .ignore_merges = true, .add_bos = true },
+	{ .name = "llama3", .pattern = { TOK_LLAMA3 }, .ignore_merges = true, .add_bos = true },
+	{ .name = "llama-v3", .pattern = { TOK_LLAMA3 }, .ignore_merges = true, .add_bos = true },
+	{ .name = "llama4", .pattern = { TOK_O200K }, .ignore_merges = true },
+	{ .name = "gpt-4o", .pattern = { TOK_O200K }, .ignore_merges = true },
+	{ .name = "minimax-m2", .pattern = { TOK_O200K } },
+	{ .name = "qwen2", .pattern = { TOK_QWEN2 }, .nfc = true },
+	{ .name = "qwen35", .pattern = { TOK_QWEN3_5 }, .nfc = true },
+	{ .name = "olmo", .nfc = true, .normalized = true },
+	{ .name = "glm4", .pattern = { TOK_LLAMA3 }, .no_bos = true },
+	{ .name = "glm5", .pattern = { TOK_LLAMA3 }, .no_bos = true },
+	{ .name = "chatglm-bpe", .pattern = { TOK_LLAMA3 }, .no_bos = true },
+	{ .name = "deepseek-llm",
+	  .pattern = { "[\r\n]", TOK_DEEPSEEK_LETTERS, TOK_DEEPSEEK_SIGNS, "\\s+$", TOK_DEEPSEEK_HAN },
 	  .digits = true },
-	{ .names = { "deepseek-coder" },
-	  .stage = { "[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", TOK_DEEPSEEK_HAN },
+	{ .name = "deepseek-coder",
+	  .pattern = { "[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", TOK_DEEPSEEK_HAN },
 	  .digits = true },
-	{ .names = { "deepseek-v3" }, .stage = { TOK_DEEPSEEK_V3_DIGITS, TOK_DEEPSEEK_V3_HAN, TOK_DEEPSEEK_V3_WORDS } },
-	{ .names = { "gpt-4o" }, .stage = { TOK_O200K }, .whole_words = true },
-	{ .names = { "minimax-m2" }, .stage = { TOK_O200K } },
-	{ .names = { "kimi-k2" }, .stage = { TOK_KIMI }, .whole_words = true },
-	{ .names = { "tekken" }, .stage = { TOK_TEKKEN }, .whole_words = true },
-};
-#define N_PRES (sizeof(pres) / sizeof(pres[0]))
-
-static bool is_text(const char *text, size_t len, const char *expected)
-{
-	return expected != NULL && strlen(expected) == len && memcmp(text, expected, len) == 0;
-}
-
-static const struct gguf_pre *pre_of(const char *name, size_t len)
-{
-	for (size_t i = 0; i < N_PRES; i++)
-		for (size_t k = 0; k < sizeof(pres[i].names) / sizeof(pres[i].names[0]); k++)
-			if (is_text(name, len, pres[i].names[k]))
-				return &pres[i];
-	return NULL;
-}
-
-static int unknown_pre(const struct od_gguf *g, const char *name, size_t len, struct od_err *err)
-{
-	char list[256];
-	size_t at = 0;
-
-	for (size_t i = 0; i < N_PRES && at < sizeof(list); i++)
-		at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%s", i > 0 ? ", " : "", pres[i].names[0]);
-	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: key tokenizer.ggml.pre: expected one of %s, found \"%.*s\"",
-		       od_gguf_path(g), list, (int)(len < 64 ? len : 64), name);
-}
-
-/* ---- Tokens ---- */
-
-enum token_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
-
-struct gguf_token {
-	const char *text;
-	size_t len;
-	int64_t type;
+	{ .name = "deepseek-v3", .pattern = { TOK_DEEPSEEK_V3_DIGITS, TOK_DEEPSEEK_V3_HAN, TOK_DEEPSEEK_V3_WORDS } },
+	{ .name = "kimi-k2", .pattern = { TOK_KIMI }, .ignore_merges = true },
+	{ .name = "tekken", .pattern = { TOK_TEKKEN }, .ignore_merges = true, .add_bos = true },
 };
 
-struct gguf_vocab {
+/* SentencePiece's models, and Gemma's, need no name. */
+static const struct gguf_pre scores_pre = { .name = "llama", .add_bos = true },
+			     pieces_pre = { .name = "gemma4", .add_bos = true };
+
+struct gguf_maker {
 	const struct od_gguf *g;
-	struct gguf_token *token;
-	uint64_t n;
-	int64_t bos, eos, unk; /* -1: none */
-	bool add_bos, add_eos;
+	struct gguf_vocab v;
+	const struct gguf_pre *pre;
+	bool add_bos, add_eos, space_prefix, no_extra_spaces;
+	bool rstrip; /* Phi's control tokens take the white space behind them */
+	struct od_strbuf *b; /* the text that is being written */
 };
 
-static int64_t token_id(const struct gguf_vocab *v, const char *key)
+/* A text for a message. */
+static int unknown(const struct od_gguf *g, const char *key, const char *text, size_t len, const char *known,
+		   struct od_err *err)
 {
-	const struct od_gguf_value *id = od_gguf_get(v->g, key);
-	const int64_t i = id != NULL && id->kind != OD_GGUF_ARRAY ? od_gguf_int_at(id, 0) : -1;
-
-	return i >= 0 && (uint64_t)i < v->n ? i : -1;
+	return od_fail(
+		err, OD_ERR_UNSUPPORTED,
+		"%s: key %s: \"%.*s\" is not known; known: %s. Take the model from its safetensors, or a file that "
+		"a newer llama.cpp converted",
+		od_gguf_path(g), key, len < 64 ? (int)len : 64, text, known);
 }
 
-static int flag(const struct od_gguf *g, const char *key, bool *out, struct od_err *err)
+static bool is(const char *text, size_t len, const char *name)
 {
-	return od_gguf_get(g, key) != NULL ? od_gguf_bool(g, key, out, err) : OD_OK;
+	return strlen(name) == len && memcmp(text, name, len) == 0;
 }
 
-static int read_vocab(struct gguf_vocab *v, struct od_err *err)
+static int find_model(const struct od_gguf *g, enum gguf_vocab_model *model, struct od_err *err)
 {
-	const char *tokens_key = "tokenizer.ggml.tokens", *types_key = "tokenizer.ggml.token_type";
-	struct od_gguf_value tokens, types = { 0 };
-	const uint8_t *at;
-	int rc = od_gguf_array(v->g, tokens_key, OD_GGUF_STRING, 1, &tokens, err);
-
-	if (rc == OD_OK && od_gguf_get(v->g, types_key) != NULL)
-		rc = od_gguf_array(v->g, types_key, OD_GGUF_I32, tokens.n, &types, err);
-	if (rc == OD_OK && tokens.n > MAX_TOKENS)
-		rc = od_fail(err, OD_ERR_RANGE, "%s: key %s: expected at most %u tokens, found %" PRIu64,
-			     od_gguf_path(v->g), tokens_key, MAX_TOKENS, tokens.n);
-	if (rc != OD_OK)
-		return rc;
-	v->token = calloc(tokens.n, sizeof(*v->token));
-	if (v->token == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %" PRIu64 " tokens", od_gguf_path(v->g), tokens.n);
-	v->n = tokens.n;
-	at = tokens.at;
-	for (uint64_t i = 0; i < v->n; i++) {
-		v->token[i].text = od_gguf_next_string(&at, &v->token[i].len);
-		v->token[i].type = types.n > 0 ? od_gguf_int_at(&types, i) : NORMAL;
-		if (v->token[i].len > MAX_TOKEN_BYTES)
-			return od_fail(err, OD_ERR_RANGE,
-				       "%s: key %s: token %" PRIu64 " has %zu bytes: expected at most %u",
-				       od_gguf_path(v->g), tokens_key, i, v->token[i].len, MAX_TOKEN_BYTES);
-	}
-	v->bos = token_id(v, "tokenizer.ggml.bos_token_id");
-	v->eos = token_id(v, "tokenizer.ggml.eos_token_id");
-	v->unk = token_id(v, "tokenizer.ggml.unknown_token_id");
-	rc = flag(v->g, "tokenizer.ggml.add_bos_token", &v->add_bos, err);
-	return rc == OD_OK ? flag(v->g, "tokenizer.ggml.add_eos_token", &v->add_eos, err) : rc;
-}
-
-static json_t *text_of(const struct gguf_token *t)
-{
-	return json_stringn(t->text, t->len); /* NULL: not UTF-8 */
-}
-
-static int not_utf8(const struct gguf_vocab *v, uint64_t id, struct od_err *err)
-{
-	return od_fail(err, OD_ERR_FORMAT, "%s: key tokenizer.ggml.tokens: token %" PRIu64 ": expected UTF-8",
-		       od_gguf_path(v->g), id);
-}
-
-/* ---- tokenizer.json ---- */
-
-/* A text may have such a token as it is written: controls, and what the publisher has added. */
-static bool is_added(const struct gguf_token *t)
-{
-	return t->type == CONTROL || t->type == USER_DEFINED || t->type == UNKNOWN;
-}
-
-static int put_tokens(const struct gguf_vocab *v, json_t *vocab, json_t *added, struct od_err *err)
-{
-	for (uint64_t id = 0; id < v->n; id++) {
-		const struct gguf_token *t = &v->token[id];
-		json_t *text;
-
-		if (t->type == UNUSED || t->len == 0)
-			continue;
-		text = text_of(t);
-		if (text == NULL)
-			return not_utf8(v, id, err);
-		if (is_added(t))
-			json_array_append_new(added,
-					      json_pack("{s:I, s:O, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)id,
-							"content", text, "single_word", 0, "lstrip", 0, "rstrip", 0,
-							"normalized", 0, "special", t->type != USER_DEFINED));
-		/* If two tokens have one text, the first counts, as in llama.cpp. */
-		if (json_object_getn(vocab, t->text, t->len) == NULL)
-			json_object_setn_new_nocheck(vocab, t->text, t->len, json_integer((json_int_t)id));
-		json_decref(text);
-	}
-	return OD_OK;
-}
-
-static int put_merges(const struct gguf_vocab *v, json_t *merges, struct od_err *err)
-{
-	const char *key = "tokenizer.ggml.merges";
-	struct od_gguf_value list;
-	const uint8_t *at;
-	int rc = od_gguf_array(v->g, key, OD_GGUF_STRING, 0, &list, err);
-
-	at = rc == OD_OK ? list.at : NULL;
-	for (uint64_t i = 0; rc == OD_OK && i < list.n; i++) {
-		size_t len;
-		const char *text = od_gguf_next_string(&at, &len);
-
-		if (json_array_append_new(merges, json_stringn(text, len)) != 0)
-			rc = od_fail(err, OD_ERR_FORMAT, "%s: key %s: merge %" PRIu64 ": expected UTF-8",
-				     od_gguf_path(v->g), key, i);
-	}
-	return rc;
-}
-
-static json_t *cutting(const struct gguf_pre *p)
-{
-	json_t *list;
-
-	if (p->stage[0] == NULL)
-		return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1,
-				 "use_regex", 1);
-	list = json_array();
-	for (int i = 0; i < MAX_STAGES && p->stage[i] != NULL; i++)
-		json_array_append_new(list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
-						      p->stage[i], "behavior", "Isolated", "invert", 0));
-	if (p->digits)
-		json_array_append_new(list, json_pack("{s:s, s:b}", "type", "Digits", "individual_digits", 1));
-	json_array_append_new(list, json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
-					      "trim_offsets", 1, "use_regex", 0));
-	return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
-}
-
-static json_t *special_piece(json_t *text)
-{
-	return json_pack("{s:{s:O, s:i}}", "SpecialToken", "id", text, "type_id", 0);
-}
-
-/* Tokens before and behind each text. */
-static int put_ends(const struct gguf_vocab *v, json_t *root, struct od_err *err)
-{
-	const int64_t ends[] = { v->add_bos ? v->bos : -1, v->add_eos ? v->eos : -1 };
-	json_t *single = json_array(), *special = json_object();
-	int rc = OD_OK;
-
-	for (int i = 0; i < 2; i++) {
-		json_t *text = ends[i] >= 0 ? text_of(&v->token[ends[i]]) : NULL;
-
-		if (i == 1)
-			json_array_append_new(single, json_pack("{s:{s:s, s:i}}", "Sequence", "id", "A", "type_id", 0));
-		if (ends[i] < 0)
-			continue;
-		if (text == NULL) {
-			rc = not_utf8(v, (uint64_t)ends[i], err);
-			break;
-		}
-		if (i == 0)
-			json_array_insert_new(single, 0, special_piece(text));
-		else
-			json_array_append_new(single, special_piece(text));
-		json_object_set_new(
-			special, json_string_value(text),
-			json_pack("{s:O, s:[I], s:[O]}", "id", text, "ids", (json_int_t)ends[i], "tokens", text));
-		json_decref(text);
-	}
-	json_object_set_new(root, "post_processor",
-			    json_pack("{s:s, s:o, s:o}", "type", "TemplateProcessing", "single", single,
-				      "special_tokens", special));
-	return rc;
-}
-
-static int dump(json_t *root, struct od_strbuf *out, const struct od_gguf *g, struct od_err *err)
-{
-	char *text = json_dumps(root, JSON_COMPACT);
-
-	if (text != NULL)
-		od_strbuf_append(out, text, strlen(text));
-	free(text);
-	return text != NULL && !out->failed ?
-		       OD_OK :
-		       od_fail(err, OD_ERR_NOMEM, "%s: no memory for its tokeniser", od_gguf_path(g));
-}
-
-static json_t *byte_level(const struct gguf_pre *p)
-{
-	json_t *root = json_object();
-
-	json_object_set_new(root, "normalizer", p->nfc ? json_pack("{s:s}", "type", "NFC") : json_null());
-	json_object_set_new(root, "pre_tokenizer", cutting(p));
-	json_object_set_new(root, "decoder",
-			    json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 1,
-				      "trim_offsets", 1, "use_regex", 1));
-	json_object_set_new(root, "model",
-			    json_pack("{s:s, s:b, s:b, s:b}", "type", "BPE", "fuse_unk", 0, "byte_fallback", 0,
-				      "ignore_merges", p->whole_words));
-	return root;
-}
-
-/* Gemma's: spaces are marks, and bytes that no token has are tokens of their own. */
-static json_t *marked(const struct gguf_vocab *v)
-{
-	const char *mark = "\u2581";
-	json_t *root = json_object();
-
-	json_object_set_new(
-		root, "normalizer",
-		json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", " ", "content", mark));
-	json_object_set_new(root, "pre_tokenizer",
-			    json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "String", " ", "behavior",
-				      "MergedWithPrevious", "invert", 0));
-	json_object_set_new(root, "decoder",
-			    json_pack("{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]}", "type", "Sequence", "decoders",
-				      "type", "Replace", "pattern", "String", mark, "content", " ", "type",
-				      "ByteFallback", "type", "Fuse"));
-	json_object_set_new(root, "model",
-			    json_pack("{s:s, s:b, s:b, s:b}", "type", "BPE", "fuse_unk", 1, "byte_fallback", 1,
-				      "ignore_merges", 0));
-	for (uint64_t i = 0; i < v->n; i++)
-		if (v->token[i].type == UNKNOWN || is_text(v->token[i].text, v->token[i].len, "<unk>")) {
-			json_object_set_new(json_object_get(root, "model"), "unk_token", text_of(&v->token[i]));
-			break;
-		}
-	return root;
-}
-
-static int write_json(const struct gguf_vocab *v, json_t *root, struct od_gguf_texts *out, struct od_err *err)
-{
-	json_t *vocab = json_object(), *added = json_array(), *merges = json_array();
-	json_t *model = json_object_get(root, "model");
-	int rc;
-
-	json_object_set_new(root, "version", json_string("1.0"));
-	json_object_set_new(model, "vocab", vocab);
-	json_object_set_new(model, "merges", merges);
-	json_object_set_new(root, "added_tokens", added);
-	rc = put_tokens(v, vocab, added, err);
-	if (rc == OD_OK)
-		rc = put_merges(v, merges, err);
-	if (rc == OD_OK)
-		rc = put_ends(v, root, err);
-	if (rc == OD_OK)
-		rc = dump(root, &out->tokenizer, v->g, err);
-	json_decref(root);
-	return rc;
-}
-
-/* ---- tokenizer.model: ModelProto of SentencePiece ---- */
-
-static void put_varint(struct od_strbuf *b, uint64_t v)
-{
-	char byte;
-
-	do {
-		byte = (char)((v & 0x7f) | (v > 0x7f ? 0x80 : 0));
-		od_strbuf_append(b, &byte, 1);
-		v >>= 7;
-	} while (v > 0);
-}
-
-static void put_number(struct od_strbuf *b, unsigned field, uint64_t v)
-{
-	put_varint(b, field << 3);
-	put_varint(b, v);
-}
-
-static void put_bytes(struct od_strbuf *b, unsigned field, const char *text, size_t len)
-{
-	put_varint(b, field << 3 | 2);
-	put_varint(b, len);
-	od_strbuf_append(b, text, len);
-}
-
-static void put_float(struct od_strbuf *b, unsigned field, float v)
-{
-	put_varint(b, field << 3 | 5);
-	od_strbuf_append(b, (const char *)&v, sizeof(v));
-}
-
-static void put_message(struct od_strbuf *out, unsigned field, struct od_strbuf *message)
-{
-	out->failed = out->failed || message->failed;
-	put_bytes(out, field, od_strbuf_text(message), message->len);
-	message->len = 0;
-}
-
-/* The piece for what has none: converters call it a control. */
-static int64_t unknown_piece(const struct gguf_vocab *v)
-{
-	for (uint64_t i = 0; i < v->n; i++)
-		if (v->token[i].type == UNKNOWN)
-			return (int64_t)i;
-	for (uint64_t i = 0; v->unk < 0 && i < v->n; i++)
-		if (is_text(v->token[i].text, v->token[i].len, "<unk>"))
-			return (int64_t)i;
-	return v->unk;
-}
-
-static uint64_t piece_type(const struct gguf_vocab *v, uint64_t id, int64_t unknown)
-{
-	if ((int64_t)id == unknown)
-		return UNKNOWN;
-	/* An unused token is no text's: so are controls. */
-	return v->token[id].type == UNUSED || v->token[id].type == UNKNOWN ? CONTROL : (uint64_t)v->token[id].type;
-}
-
-static int write_model(const struct gguf_vocab *v, struct od_gguf_texts *out, struct od_err *err)
-{
-	const int64_t unknown = unknown_piece(v);
-	struct od_strbuf m = { 0 };
-	bool bytes = false, prefix = true, squeeze = false;
-	struct od_gguf_value scores;
-	int rc = od_gguf_array(v->g, "tokenizer.ggml.scores", OD_GGUF_F32, v->n, &scores, err);
-
-	if (rc == OD_OK)
-		rc = flag(v->g, "tokenizer.ggml.add_space_prefix", &prefix, err);
-	if (rc == OD_OK)
-		rc = flag(v->g, "tokenizer.ggml.remove_extra_whitespaces", &squeeze, err);
-	for (uint64_t i = 0; rc == OD_OK && i < v->n; i++) {
-		const struct gguf_token *t = &v->token[i];
-
-		bytes = bytes || t->type == BYTE;
-		put_bytes(&m, 1, t->text, t->len);
-		put_float(&m, 2, (float)od_gguf_number_at(&scores, i));
-		put_number(&m, 3, piece_type(v, i, unknown));
-		put_message(&out->tokenizer, 1, &m);
-	}
-	put_number(&m, 3, 2); /* BPE */
-	put_number(&m, 35, bytes);
-	put_number(&m, 41, v->bos >= 0 ? (uint64_t)v->bos : UINT32_MAX);
-	put_number(&m, 42, v->eos >= 0 ? (uint64_t)v->eos : UINT32_MAX);
-	put_message(&out->tokenizer, 2, &m);
-	put_bytes(&m, 1, "identity", strlen("identity"));
-	put_number(&m, 3, prefix);
-	put_number(&m, 4, squeeze);
-	put_number(&m, 5, 1);
-	put_message(&out->tokenizer, 3, &m);
-	od_strbuf_fini(&m);
-	if (rc == OD_OK && out->tokenizer.failed)
-		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory for its tokeniser", od_gguf_path(v->g));
-	return rc;
-}
-
-/* ---- tokenizer_config.json ---- */
-
-static int put_template(const struct od_gguf *g, const char *key, json_t **out, struct od_err *err)
-{
+	static const char key[] = "tokenizer.ggml.model";
 	const char *text;
 	size_t len;
 	int rc = od_gguf_str(g, key, &text, &len, err);
 
-	*out = rc == OD_OK ? json_stringn(text, len) : NULL;
-	if (rc == OD_OK && *out == NULL)
-		rc = od_fail(err, OD_ERR_FORMAT, "%s: key %s: expected UTF-8", od_gguf_path(g), key);
-	return rc;
-}
-
-/* The default template, and named ones beside it. */
-static int put_templates(const struct od_gguf *g, json_t *config, struct od_err *err)
-{
-	const char *key = "tokenizer.chat_template", *names_key = "tokenizer.chat_templates";
-	json_t *text = NULL, *list;
-	struct od_gguf_value names;
-	const uint8_t *at;
-	int rc = OD_OK;
-
-	if (od_gguf_get(g, key) != NULL)
-		rc = put_template(g, key, &text, err);
-	if (rc != OD_OK || od_gguf_get(g, names_key) == NULL) {
-		if (text != NULL)
-			json_object_set_new(config, "chat_template", text);
+	*model = GGUF_VOCAB_BYTES;
+	if (rc != OD_OK)
 		return rc;
-	}
-	list = json_array();
-	if (text != NULL)
-		json_array_append_new(list, json_pack("{s:s, s:o}", "name", "default", "template", text));
-	json_object_set_new(config, "chat_template", list);
-	rc = od_gguf_array(g, names_key, OD_GGUF_STRING, 0, &names, err);
-	at = rc == OD_OK ? names.at : NULL;
-	for (uint64_t i = 0; rc == OD_OK && i < names.n; i++) {
-		size_t len;
-		const char *name = od_gguf_next_string(&at, &len);
-		char full[160];
-
-		if (is_text(name, len, "default"))
-			continue;
-		snprintf(full, sizeof(full), "%s.%.*s", key, (int)(len < 100 ? len : 100), name);
-		rc = put_template(g, full, &text, err);
-		if (rc == OD_OK)
-			json_array_append_new(list, json_pack("{s:s%, s:o}", "name", name, len, "template", text));
-	}
-	return rc;
+	if (is(text, len, "llama"))
+		*model = GGUF_VOCAB_SCORES;
+	else if (is(text, len, "gemma4"))
+		*model = GGUF_VOCAB_PIECES;
+	else if (!is(text, len, "gpt2"))
+		return unknown(g, key, text, len, "gpt2, llama, gemma4", err);
+	return OD_OK;
 }
 
-static int write_config(const struct gguf_vocab *v, struct od_gguf_texts *out, struct od_err *err)
+static int find_pre(struct gguf_maker *m, enum gguf_vocab_model model, struct od_err *err)
 {
-	json_t *config = json_object();
+	static const char key[] = "tokenizer.ggml.pre";
+	const char *text = "default"; /* older files have no such key */
+	size_t len = strlen(text), n = 0;
+	char known[512] = "";
 	int rc;
 
-	json_object_set_new(config, "add_bos_token", json_boolean(v->add_bos));
-	json_object_set_new(config, "add_eos_token", json_boolean(v->add_eos));
-	if (v->bos >= 0)
-		json_object_set_new(config, "bos_token", text_of(&v->token[v->bos]));
-	if (v->eos >= 0)
-		json_object_set_new(config, "eos_token", text_of(&v->token[v->eos]));
-	if (v->unk >= 0)
-		json_object_set_new(config, "unk_token", text_of(&v->token[v->unk]));
-	rc = put_templates(v->g, config, err);
+	m->pre = model == GGUF_VOCAB_SCORES ? &scores_pre : &pieces_pre;
+	if (model != GGUF_VOCAB_BYTES)
+		return OD_OK;
+	if (od_gguf_get(m->g, key) != NULL) {
+		rc = od_gguf_str(m->g, key, &text, &len, err);
+		if (rc != OD_OK)
+			return rc;
+	}
+	for (size_t i = 0; i < N(pres); i++) {
+		m->pre = &pres[i];
+		if (is(text, len, pres[i].name))
+			return OD_OK;
+		n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", i > 0 ? ", " : "", pres[i].name);
+	}
+	return unknown(m->g, key, text, len, known, err);
+}
+
+static int bool_or(const struct od_gguf *g, const char *key, bool fallback, bool *out, struct od_err *err)
+{
+	*out = fallback;
+	return od_gguf_get(g, key) != NULL ? od_gguf_bool(g, key, out, err) : OD_OK;
+}
+
+static int read_options(struct gguf_maker *m, struct od_err *err)
+{
+	const struct od_gguf_value *v = od_gguf_get(m->g, "general.architecture");
+	const bool scores = m->v.model == GGUF_VOCAB_SCORES;
+	int rc = bool_or(m->g, "tokenizer.ggml.add_bos_token", m->pre->add_bos, &m->add_bos, err);
+
 	if (rc == OD_OK)
-		rc = dump(config, &out->config, v->g, err);
-	json_decref(config);
+		rc = bool_or(m->g, "tokenizer.ggml.add_eos_token", false, &m->add_eos, err);
+	if (rc == OD_OK)
+		rc = bool_or(m->g, "tokenizer.ggml.add_space_prefix", scores, &m->space_prefix, err);
+	if (rc == OD_OK)
+		rc = bool_or(m->g, "tokenizer.ggml.remove_extra_whitespaces", false, &m->no_extra_spaces, err);
+	if (m->pre->no_bos)
+		m->v.bos = -1;
+	m->add_bos = m->add_bos && m->v.bos >= 0;
+	m->add_eos = m->add_eos && m->v.eos >= 0;
+	m->rstrip = v != NULL && v->kind == OD_GGUF_STRING &&
+		    (is((const char *)v->at, v->n, "phimoe") || is((const char *)v->at, v->n, "phi3"));
 	return rc;
+}
+
+/* ---- JSON ---- */
+
+static void put(struct gguf_maker *m, const char *text)
+{
+	od_strbuf_append(m->b, text, strlen(text));
+}
+
+/* As a JSON string; the text is UTF-8. */
+static void put_text(struct gguf_maker *m, const char *text, size_t len)
+{
+	size_t begin = 0;
+
+	od_strbuf_append(m->b, "\"", 1);
+	for (size_t i = 0; i < len; i++) {
+		const unsigned char c = (unsigned char)text[i];
+
+		if (c >= 0x20 && c != '"' && c != '\\')
+			continue;
+		od_strbuf_append(m->b, text + begin, i - begin);
+		if (c < 0x20)
+			od_strbuf_printf(m->b, "\\u%04x", c);
+		else
+			od_strbuf_printf(m->b, "\\%c", c);
+		begin = i + 1;
+	}
+	od_strbuf_append(m->b, text + begin, len - begin);
+	od_strbuf_append(m->b, "\"", 1);
+}
+
+static void put_token(struct gguf_maker *m, uint32_t id)
+{
+	put_text(m, m->v.token[id].text, m->v.token[id].len);
+}
+
+static const char *bool_text(bool b)
+{
+	return b ? "true" : "false";
+}
+
+/* ---- tokenizer.json ---- */
+
+/* Phi's published files have the flag for these. */
+static bool takes_space(const struct gguf_maker *m, const struct gguf_token *t)
+{
+	return m->rstrip &&
+	       (is(t->text, t->len, "</s>") || (t->type == GGUF_TOKEN_CONTROL && !is(t->text, t->len, "<unk>") &&
+						!is(t->text, t->len, "<s>") && !is(t->text, t->len, "<|endoftext|>")));
+}
+
+static void put_added(struct gguf_maker *m)
+{
+	bool first = true;
+
+	put(m, "\"added_tokens\":[");
+	for (uint32_t id = 0; id < m->v.n; id++) {
+		const struct gguf_token *t = &m->v.token[id];
+
+		if (!t->added)
+			continue;
+		od_strbuf_printf(m->b, "%s\n{\"id\":%u,\"content\":", first ? "" : ",", id);
+		put_token(m, id);
+		od_strbuf_printf(
+			m->b, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":%s,\"normalized\":%s,\"special\":%s}",
+			bool_text(takes_space(m, t)), bool_text(!t->special && m->pre->normalized),
+			bool_text(t->special));
+		first = false;
+	}
+	put(m, "],\n");
+}
+
+static void put_replace(struct gguf_maker *m, const char *kind, const char *pattern, const char *content)
+{
+	od_strbuf_printf(m->b, "{\"type\":\"Replace\",\"pattern\":{\"%s\":", kind);
+	put_text(m, pattern, strlen(pattern));
+	put(m, "},\"content\":");
+	put_text(m, content, strlen(content));
+	put(m, "}");
+}
+
+static void put_normalizer(struct gguf_maker *m)
+{
+	put(m, "\"normalizer\":");
+	if (m->v.model == GGUF_VOCAB_BYTES) {
+		put(m, m->pre->nfc ? "{\"type\":\"NFC\"},\n" : "null,\n");
+		return;
+	}
+	put(m, "{\"type\":\"Sequence\",\"normalizers\":[");
+	if (m->no_extra_spaces) {
+		put_replace(m, "Regex", " {2,}", " ");
+		put(m, ",");
+		put_replace(m, "Regex", "\\A ", "");
+		put(m, ",");
+	}
+	if (m->space_prefix)
+		put(m, "{\"type\":\"Prepend\",\"prepend\":\"" MARK "\"},");
+	put_replace(m, "String", " ", MARK);
+	if (m->no_extra_spaces) {
+		put(m, ",");
+		put_replace(m, "Regex", MARK "+\\z", "");
+	}
+	put(m, "]},\n");
+}
+
+static void put_pre_tokenizer(struct gguf_maker *m)
+{
+	const char *const *pattern = m->pre->pattern;
+
+	put(m, "\"pre_tokenizer\":");
+	if (m->v.model != GGUF_VOCAB_BYTES) {
+		put(m, "null,\n");
+		return;
+	}
+	put(m, "{\"type\":\"Sequence\",\"pretokenizers\":[");
+	for (size_t i = 0; i < MAX_PATTERNS && pattern[i] != NULL; i++) {
+		put(m, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
+		put_text(m, pattern[i], strlen(pattern[i]));
+		put(m, "},\"behavior\":\"Isolated\",\"invert\":false},");
+	}
+	if (m->pre->digits)
+		put(m, "{\"type\":\"Digits\",\"individual_digits\":true},");
+	od_strbuf_printf(
+		m->b, "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":%s}]},\n",
+		bool_text(pattern[0] == NULL));
+}
+
+static void put_special(struct gguf_maker *m, uint32_t id, unsigned type)
+{
+	put(m, "{\"SpecialToken\":{\"id\":");
+	put_token(m, id);
+	od_strbuf_printf(m->b, ",\"type_id\":%u}}", type);
+}
+
+/* One text with what stands around it. */
+static void put_around(struct gguf_maker *m, const char *name, unsigned type)
+{
+	if (m->add_bos) {
+		put_special(m, (uint32_t)m->v.bos, type);
+		put(m, ",");
+	}
+	od_strbuf_printf(m->b, "{\"Sequence\":{\"id\":\"%s\",\"type_id\":%u}}", name, type);
+	if (m->add_eos) {
+		put(m, ",");
+		put_special(m, (uint32_t)m->v.eos, type);
+	}
+}
+
+static void put_ids(struct gguf_maker *m, uint32_t id)
+{
+	put_token(m, id);
+	put(m, ":{\"id\":");
+	put_token(m, id);
+	od_strbuf_printf(m->b, ",\"ids\":[%u],\"tokens\":[", id);
+	put_token(m, id);
+	put(m, "]}");
+}
+
+static void put_post_processor(struct gguf_maker *m)
+{
+	const bool both = m->add_bos && m->add_eos && m->v.bos != m->v.eos;
+
+	put(m, "\"post_processor\":");
+	if (!m->add_bos && !m->add_eos) {
+		put(m, "null,\n");
+		return;
+	}
+	put(m, "{\"type\":\"TemplateProcessing\",\"single\":[");
+	put_around(m, "A", 0);
+	put(m, "],\"pair\":[");
+	put_around(m, "A", 0);
+	put(m, ",");
+	put_around(m, "B", 1);
+	put(m, "],\"special_tokens\":{");
+	put_ids(m, (uint32_t)(m->add_bos ? m->v.bos : m->v.eos));
+	if (both) {
+		put(m, ",");
+		put_ids(m, (uint32_t)m->v.eos);
+	}
+	put(m, "}},\n");
+}
+
+static void put_decoder(struct gguf_maker *m)
+{
+	put(m, "\"decoder\":");
+	if (m->v.model == GGUF_VOCAB_BYTES) {
+		put(m,
+		    "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\n");
+		return;
+	}
+	put(m, "{\"type\":\"Sequence\",\"decoders\":[");
+	put_replace(m, "String", MARK, " ");
+	put(m, ",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}");
+	if (m->space_prefix || m->no_extra_spaces)
+		put(m, ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}");
+	put(m, "]},\n");
+}
+
+static void put_model(struct gguf_maker *m)
+{
+	const struct gguf_vocab *v = &m->v;
+	bool first = true;
+
+	put(m, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
+	if (v->unk >= 0)
+		put_token(m, (uint32_t)v->unk);
+	else
+		put(m, "null");
+	od_strbuf_printf(m->b,
+			 ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":%s,"
+			 "\"byte_fallback\":%s,\"ignore_merges\":%s,\n\"vocab\":{",
+			 bool_text(v->model != GGUF_VOCAB_BYTES), bool_text(v->all_bytes),
+			 bool_text(m->pre->ignore_merges));
+	for (uint32_t id = 0; id < v->n; id++) {
+		if (!v->token[id].in_model)
+			continue;
+		put(m, first ? "\n" : ",\n");
+		put_token(m, id);
+		od_strbuf_printf(m->b, ":%u", id);
+		first = false;
+	}
+	put(m, "},\n\"merges\":[");
+	for (size_t i = 0; i < v->n_merges; i++) {
+		put(m, i > 0 ? ",\n[" : "\n[");
+		put_token(m, v->merge[i].left);
+		put(m, ",");
+		put_token(m, v->merge[i].right);
+		put(m, "]");
+	}
+	put(m, "]}}\n");
+}
+
+static void put_tokenizer(struct gguf_maker *m)
+{
+	put(m, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
+	put_added(m);
+	put_normalizer(m);
+	put_pre_tokenizer(m);
+	put_post_processor(m);
+	put_decoder(m);
+	put_model(m);
+}
+
+/* ---- tokenizer_config.json ---- */
+
+struct gguf_template {
+	const char *name, *text;
+	size_t name_len, len;
+};
+
+static int read_template(const struct od_gguf *g, const char *key, struct gguf_template *t, struct od_err *err)
+{
+	int rc = od_gguf_str(g, key, &t->text, &t->len, err);
+
+	if (rc == OD_OK && t->len > MAX_TEMPLATE_BYTES)
+		rc = od_fail(err, OD_ERR_RANGE, "%s: key %s: expected a template of at most %u bytes, found %zu",
+			     od_gguf_path(g), key, MAX_TEMPLATE_BYTES, t->len);
+	if (rc == OD_OK && !odm_utf8_valid(t->text, t->len))
+		rc = od_fail(err, OD_ERR_FORMAT, "%s: key %s: expected UTF-8, found other bytes; get the file again",
+			     od_gguf_path(g), key);
+	return rc;
+}
+
+/* The default one first, then as tokenizer.chat_templates lists them. */
+static int read_templates(const struct od_gguf *g, struct gguf_template *all, size_t *n, struct od_err *err)
+{
+	static const char list[] = "tokenizer.chat_templates";
+	struct od_gguf_value names = { .n = 0 };
+	char key[160];
+	int rc = OD_OK;
+
+	*n = 0;
+	if (od_gguf_get(g, "tokenizer.chat_template") != NULL) {
+		all[(*n)++] = (struct gguf_template){ .name = "default", .name_len = 7 };
+		rc = read_template(g, "tokenizer.chat_template", &all[0], err);
+	}
+	if (rc == OD_OK && od_gguf_get(g, list) != NULL)
+		rc = od_gguf_array(g, list, OD_GGUF_STRING, 0, &names, err);
+	if (rc == OD_OK && names.n >= MAX_TEMPLATES)
+		rc = od_fail(err, OD_ERR_RANGE, "%s: key %s: expected fewer than %u templates, found %" PRIu64,
+			     od_gguf_path(g), list, MAX_TEMPLATES, names.n);
+	for (uint64_t i = 0; rc == OD_OK && i < names.n; i++) {
+		struct gguf_template *t = &all[*n];
+
+		t->name = od_gguf_next_string(&names.at, &t->name_len);
+		if (t->name_len > 64 || !odm_utf8_valid(t->name, t->name_len) ||
+		    memchr(t->name, '\0', t->name_len) != NULL)
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s: key %s: name %" PRIu64 ": expected at most 64 bytes of UTF-8, found others",
+				       od_gguf_path(g), list, i);
+		snprintf(key, sizeof(key), "tokenizer.chat_template.%.*s", (int)t->name_len, t->name);
+		rc = read_template(g, key, t, err);
+		++*n;
+	}
+	return rc;
+}
+
+static void put_config(struct gguf_maker *m, const struct gguf_template *template, size_t n)
+{
+	od_strbuf_printf(m->b, "{\"add_bos_token\":%s,\"add_eos_token\":%s", bool_text(m->add_bos),
+			 bool_text(m->add_eos));
+	if (m->v.bos >= 0) {
+		put(m, ",\"bos_token\":");
+		put_token(m, (uint32_t)m->v.bos);
+	}
+	if (m->v.eos >= 0) {
+		put(m, ",\"eos_token\":");
+		put_token(m, (uint32_t)m->v.eos);
+	}
+	if (n > 0)
+		put(m, ",\n\"chat_template\":");
+	if (n == 1 && is(template->name, template->name_len, "default")) {
+		put_text(m, template->text, template->len);
+		n = 0;
+	}
+	for (size_t i = 0; i < n; i++) {
+		put(m, i == 0 ? "[{\"name\":" : ",\n{\"name\":");
+		put_text(m, template[i].name, template[i].name_len);
+		put(m, ",\"template\":");
+		put_text(m, template[i].text, template[i].len);
+		put(m, "}");
+	}
+	put(m, n > 0 ? "]}\n" : "}\n");
 }
 
 /* ---- generation_config.json ---- */
 
-static void add_end(json_t *ends, int64_t id)
+struct gguf_ends {
+	uint32_t id[MAX_ENDS];
+	size_t n;
+};
+
+static void add_end(struct gguf_ends *ends, int32_t id)
 {
-	for (size_t i = 0; i < json_array_size(ends); i++)
-		if (json_integer_value(json_array_get(ends, i)) == id)
+	for (size_t i = 0; i < ends->n; i++)
+		if ((int32_t)ends->id[i] == id)
 			return;
-	if (id >= 0)
-		json_array_append_new(ends, json_integer((json_int_t)id));
+	if (id >= 0 && ends->n < MAX_ENDS)
+		ends->id[ends->n++] = (uint32_t)id;
 }
 
-/* A file has one eos, but instruct models end their turns with other tokens as well: those of its other keys, and those
- * that are known to do that. */
-static int write_generation(const struct gguf_vocab *v, struct od_gguf_texts *out, struct od_err *err)
+static bool written(const struct gguf_template *template, size_t n, const char *text)
 {
-	static const char *const keys[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-					    "tokenizer.ggml.eom_token_id" };
-	static const char *const known[] = { "<|im_end|>",    "<|eot_id|>", "<|eom_id|>",      "<|end|>",
-					     "<end_of_turn>", "<turn|>",    "<|end_of_text|>", "<|endoftext|>",
-					     "<|return|>",    "<|call|>",   "<|eot|>",	       "<EOT>" };
-	json_t *ends = json_array(), *root;
-	bool harmony = false;
-	int rc;
+	const size_t len = strlen(text);
 
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-		add_end(ends, token_id(v, keys[i]));
-	for (uint64_t id = 0; id < v->n; id++)
-		harmony = harmony || is_text(v->token[id].text, v->token[id].len, "<|return|>");
-	for (uint64_t id = 0; id < v->n; id++) {
-		/* There it ends a message, and the next one begins. */
-		if (harmony && is_text(v->token[id].text, v->token[id].len, "<|end|>"))
-			continue;
-		for (size_t i = 0; v->token[id].type == CONTROL && i < sizeof(known) / sizeof(known[0]); i++)
-			if (is_text(v->token[id].text, v->token[id].len, known[i]))
-				add_end(ends, (int64_t)id);
+	for (size_t i = 0; i < n; i++)
+		if (memmem(template[i].text, template[i].len, text, len) != NULL)
+			return true;
+	return false;
+}
+
+/* -1: the vocabulary has no such token that stands for itself. */
+static int32_t find_added(const struct gguf_vocab *v, const char *text)
+{
+	const int32_t id = gguf_vocab_find(v, text, strlen(text));
+
+	return id >= 0 && v->token[id].added ? id : -1;
+}
+
+/* Metadata has one eos and often nothing else: published lists of ends follow from the tokens that there are, and from
+ * what the templates write at the end of a turn. */
+static void find_ends(const struct gguf_maker *m, const struct gguf_template *template, size_t n,
+		      struct gguf_ends *ends)
+{
+	static const char *const always[] = { "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>" };
+	static const char *const turns[] = { "<|im_end|>", "<end_of_turn>",	    "<turn|>", "[e~[",
+					     "[EOS]",	   "<|END_OF_TURN_TOKEN|>", "</s>",    "<|return|>",
+					     "<|call|>",   "<｜end▁of▁sentence｜>" };
+	const bool harmony = find_added(&m->v, "<|return|>") >= 0, gemma = written(template, n, "<|tool_call>"),
+		   glm = find_added(&m->v, "<|observation|>") >= 0 && written(template, n, "<|observation|>");
+
+	*ends = (struct gguf_ends){ .n = 0 };
+	add_end(ends, m->v.eos);
+	add_end(ends, m->v.eot);
+	add_end(ends, m->v.eom);
+	for (size_t i = 0; i < N(turns); i++)
+		if (written(template, n, turns[i]))
+			add_end(ends, find_added(&m->v, turns[i]));
+	if (!harmony && written(template, n, "<|end|>")) /* there it ends a message, not a turn */
+		add_end(ends, find_added(&m->v, "<|end|>"));
+	if (gemma)
+		add_end(ends, find_added(&m->v, "<|tool_response>"));
+	if (glm) {
+		add_end(ends, find_added(&m->v, "<|user|>"));
+		add_end(ends, find_added(&m->v, "<|observation|>"));
 	}
-	root = json_pack("{s:o}", "eos_token_id", ends);
-	if (v->bos >= 0)
-		json_object_set_new(root, "bos_token_id", json_integer((json_int_t)v->bos));
-	rc = dump(root, &out->generation, v->g, err);
-	json_decref(root);
-	return rc;
+	for (size_t i = 0; i < N(always); i++)
+		add_end(ends, find_added(&m->v, always[i]));
 }
 
-/* ---- All ---- */
-
-static int write_tokenizer(const struct gguf_vocab *v, struct od_gguf_texts *out, struct od_err *err)
+static void put_generation(struct gguf_maker *m, const struct gguf_template *template, size_t n)
 {
-	const char *model, *pre = "";
-	size_t len, pre_len = 0;
-	int rc = od_gguf_str(v->g, "tokenizer.ggml.model", &model, &len, err);
+	struct gguf_ends ends;
 
+	find_ends(m, template, n, &ends);
+	put(m, "{");
+	if (m->v.bos >= 0)
+		od_strbuf_printf(m->b, "\"bos_token_id\":%d%s", m->v.bos, ends.n > 0 ? "," : "");
+	for (size_t i = 0; i < ends.n; i++)
+		od_strbuf_printf(m->b, "%s%u", i == 0 ? "\"eos_token_id\":[" : ",", ends.id[i]);
+	put(m, ends.n > 0 ? "]}\n" : "}\n");
+}
+
+/* ---- All of them ---- */
+
+static int make(struct gguf_maker *m, struct od_gguf_texts *out, struct od_err *err)
+{
+	struct gguf_template template[MAX_TEMPLATES];
+	enum gguf_vocab_model model;
+	size_t n = 0;
+	int rc = find_model(m->g, &model, err);
+
+	if (rc == OD_OK)
+		rc = find_pre(m, model, err);
+	if (rc == OD_OK)
+		rc = gguf_vocab_read(&m->v, m->g, model, err);
+	if (rc == OD_OK)
+		rc = read_options(m, err);
+	if (rc == OD_OK)
+		rc = read_templates(m->g, template, &n, err);
+	if (rc != OD_OK)
+		return rc;
 	out->name = "tokenizer.json";
-	if (rc != OD_OK)
-		return rc;
-	if (is_text(model, len, "llama")) {
-		out->name = "tokenizer.model";
-		return write_model(v, out, err);
-	}
-	if (is_text(model, len, "gemma4"))
-		return write_json(v, marked(v), out, err);
-	if (!is_text(model, len, "gpt2"))
-		return od_fail(
-			err, OD_ERR_UNSUPPORTED,
-			"%s: key tokenizer.ggml.model: expected \"gpt2\", \"llama\" or \"gemma4\", found \"%.*s\"",
-			od_gguf_path(v->g), (int)(len < 64 ? len : 64), model);
-	rc = od_gguf_str(v->g, "tokenizer.ggml.pre", &pre, &pre_len, err);
-	if (rc != OD_OK)
-		return rc;
-	if (pre_of(pre, pre_len) == NULL)
-		return unknown_pre(v->g, pre, pre_len, err);
-	return write_json(v, byte_level(pre_of(pre, pre_len)), out, err);
+	m->b = &out->tokenizer;
+	put_tokenizer(m);
+	m->b = &out->config;
+	put_config(m, template, n);
+	m->b = &out->generation;
+	put_generation(m, template, n);
+	if (out->tokenizer.failed || out->config.failed || out->generation.failed)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for its tokeniser", od_gguf_path(m->g));
+	return OD_OK;
 }
 
 int od_gguf_texts(const struct od_gguf *g, struct od_gguf_texts *out, struct od_err *err)
 {
-	struct gguf_vocab v = { .g = g };
+	struct gguf_maker m = { .g = g };
 	int rc;
 
 	*out = (struct od_gguf_texts){ 0 };
 	if (od_gguf_get(g, "tokenizer.ggml.model") == NULL)
 		return OD_OK;
-	rc = read_vocab(&v, err);
-	if (rc == OD_OK)
-		rc = write_tokenizer(&v, out, err);
-	if (rc == OD_OK)
-		rc = write_config(&v, out, err);
-	if (rc == OD_OK)
-		rc = write_generation(&v, out, err);
-	free(v.token);
+	rc = make(&m, out, err);
+	gguf_vocab_fini(&m.v);
 	return rc;
 }
 
