@@ -18,8 +18,8 @@ struct od_gguf_texts {
 };
 
 /* The texts have the same bytes on every machine. The caller calls od_gguf_texts_fini after any return.
- * OD_ERR_UNSUPPORTED names an unknown tokenizer.ggml.model or .pre, and the known ones. A file without a tokeniser gives
- * empty texts and no name. */
+ * OD_ERR_UNSUPPORTED names an unknown tokenizer.ggml.model or .pre, and the known ones. A file without a tokeniser
+ * gives empty texts and no name. */
 OD_MUST_CHECK int od_gguf_texts(const struct od_gguf *g, struct od_gguf_texts *out, struct od_err *err);
 void od_gguf_texts_fini(struct od_gguf_texts *t);
 
