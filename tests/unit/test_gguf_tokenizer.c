@@ -186,6 +186,21 @@ static void templates_and_ends_are_the_files(void **state)
 	od_gguf_texts_fini(&made);
 }
 
+static void a_model_may_have_none(void **state)
+{
+	static const char *const names[] = { "no_vocab", "none" };
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct od_gguf_texts made;
+
+		must_make(&made, json_pack("{s:s, s:s}", "general.architecture", "qwen3moe", "tokenizer.ggml.model",
+					   names[i]));
+		assert_null(made.name);
+		od_gguf_texts_fini(&made);
+	}
+}
+
 /* ---- Refusals ---- */
 
 static void expect_refused(json_t *metadata, int code, const char *says, const char *says_too)
@@ -338,7 +353,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ids_are_those_of_tokenizers), cmocka_unit_test(templates_and_ends_are_the_files),
 		cmocka_unit_test(wrong_metadata_is_refused),   cmocka_unit_test(bytes_that_are_no_text_are_refused),
-		cmocka_unit_test(unusual_files_are_taken),
+		cmocka_unit_test(unusual_files_are_taken),     cmocka_unit_test(a_model_may_have_none),
 	};
 
 	return cmocka_run_group_tests_name("gguf_tokenizer", tests, set_up, tear_down);

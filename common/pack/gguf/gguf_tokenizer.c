@@ -589,13 +589,26 @@ static int make(struct gguf_maker *m, struct od_gguf_texts *out, struct od_err *
 	return OD_OK;
 }
 
+/* llama.cpp writes either name for a model that has no tokeniser; older files lack the key. */
+static bool has_tokenizer(const struct od_gguf *g)
+{
+	const char *text;
+	size_t len;
+	struct od_err ignored;
+
+	if (od_gguf_get(g, "tokenizer.ggml.model") == NULL)
+		return false;
+	return od_gguf_str(g, "tokenizer.ggml.model", &text, &len, &ignored) != OD_OK ||
+	       (!is(text, len, "no_vocab") && !is(text, len, "none"));
+}
+
 int od_gguf_texts(const struct od_gguf *g, struct od_gguf_texts *out, struct od_err *err)
 {
 	struct gguf_maker m = { .g = g };
 	int rc;
 
 	*out = (struct od_gguf_texts){ 0 };
-	if (od_gguf_get(g, "tokenizer.ggml.model") == NULL)
+	if (!has_tokenizer(g))
 		return OD_OK;
 	rc = make(&m, out, err);
 	gguf_vocab_fini(&m.v);

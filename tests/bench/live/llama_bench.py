@@ -3,18 +3,29 @@
 
     llama_bench.py convert CHECKPOINT FILE.gguf       (needs the Python packages gguf and numpy)
     llama_bench.py run --pack PACK --gguf FILE.gguf --llama-bench PROGRAM [--od DIR]
+    llama_bench.py types --config CHECKPOINT/config.json --llama-bench PROGRAM [--od DIR]
 
 Each round reads memory (od-bench gemv), and decodes with llama.cpp and with od-main, plain and as planes. Printed are medians
 of tokens a second, of the ratio to llama.cpp within a round, and of the bytes of weights that a token reads over what
 memory gave in that round. A token reads every dense matrix but the embedding, and top-k experts of each layer; planes count
-as the BF16 that they stand for."""
+as the BF16 that they stand for.
+
+types writes a GGUF file of the configuration's shape for each format of blocks, whose matrices all have it (values do not
+matter to the speed: blocks of tests/golden/formats are repeated), and decodes with it, with the same in BF16, and with llama.cpp,
+in turns. Printed are medians of tokens a second, of the ratio to BF16 and to llama.cpp on the same file within a round."""
 import argparse
 import json
+import math
 import os
 import statistics
 import struct
 import subprocess
 import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "integ"))
+import gguf_blocks as gb
+import gguf_checkpoint as gg
 
 
 def read_tensors(folder):
@@ -135,6 +146,71 @@ def run(args):
               f"({min(ratio):.3f} to {max(ratio):.3f})   x memory {statistics.median(share):.3f}")
 
 
+def file_of(kind, config, path):
+    """A GGUF file of the configuration's shape; all matrices but the router's are of this kind."""
+    hidden, head, wide = config["hidden_size"], config["head_dim"], config["intermediate_size"]
+    queries, keys, experts = config["num_attention_heads"] * head, config["num_key_value_heads"] * head, config["num_local_experts"]
+    _, weights, each = gg.TYPES[kind]
+    unit = b"".join(b for b, _ in gb.blocks(kind)) if weights > 1 else struct.pack("<1024H", *(0x3c00 + i % 128 for i in range(1024)))
+    tensors = []
+
+    def put(name, n_in, n_out, n=1):
+        size = n_in // weights * each * n_out * n
+        tensors.append((name, kind, [n_in, n_out, n][:2 + (n > 1)], (unit * (size // len(unit) + 1))[:size]))
+
+    def put_f32(name, *shape):
+        tensors.append((name, "F32", list(shape), struct.pack("<f", 0.5) * math.prod(shape)))
+
+    put("token_embd.weight", hidden, config["vocab_size"])
+    put("output.weight", hidden, config["vocab_size"])
+    put_f32("output_norm.weight", hidden)
+    for i in range(config["num_hidden_layers"]):
+        blk = "blk.%d." % i
+        for name, n_in, n_out in ("attn_q", hidden, queries), ("attn_k", hidden, keys), ("attn_v", hidden, keys), ("attn_output", queries, hidden):
+            put(blk + name + ".weight", n_in, n_out)
+        for name in "attn_norm", "ffn_norm":
+            put_f32(blk + name + ".weight", hidden)
+        put_f32(blk + "ffn_gate_inp.weight", hidden, experts)
+        for name, n_in, n_out in ("gate", hidden, wide), ("up", hidden, wide), ("down", wide, hidden):
+            put(blk + "ffn_%s_exps.weight" % name, n_in, n_out, experts)
+    kv = gg.Keys(config, []).kv
+    kv["tokenizer.ggml.model"] = (gg.STRING, "no_vocab")
+    gg.write_file(path, kv, tensors)
+
+
+def decode_rate(args, file, threads, cpu):
+    said = output_of([os.path.join(args.od, "od-bench"), "decode", "--pack", file, "--resident", "--parallel", "1", "--threads", str(threads),
+                      "--tokens", str(args.tokens), "--runs", "1", "--json", *(["--cpu", cpu] if cpu else [])])
+    return json.loads(said)["by_number"][0]["tok_per_s"]
+
+
+def types(args):
+    with open(args.config) as f:
+        config = json.load(f)
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        base, file = os.path.join(folder, "bf16.gguf"), os.path.join(folder, "type.gguf")
+        file_of("BF16", config, base)
+        print("| format | threads | CPU | tok/s | x BF16 | x llama.cpp |\n|---|---|---|---|---|---|")
+        for kind in args.types.split(",") if args.types else gb.NAMES:
+            file_of(kind, config, file)
+            for threads in 1, 2:
+                for cpu in args.cpus.split(","):
+                    measure(args, kind, base, file, threads, cpu)
+
+
+def measure(args, kind, base, file, threads, cpu):
+    """One row of the table."""
+    found = {"own": [], "bf16": [], "llama": []}
+    for _ in range(args.rounds):
+        found["bf16"].append(decode_rate(args, base, threads, cpu))
+        found["own"].append(decode_rate(args, file, threads, cpu))
+        llama = json.loads(output_of([args.llama_bench, "-m", file, "-t", str(threads), "-p", "0", "-n", str(args.tokens), "-r", "1",
+                                      "-o", "json"]))
+        found["llama"].append(llama[0]["avg_ts"])
+    beside = {k: statistics.median(a / b for a, b in zip(found["own"], found[k])) for k in ("bf16", "llama")}
+    print(f"| {kind} | {threads} | {cpu} | {statistics.median(found['own']):.1f} | {beside['bf16']:.2f} | {beside['llama']:.2f} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -149,8 +225,17 @@ def main():
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--tokens", type=int, default=64)
     p.add_argument("--rounds", type=int, default=7)
+    p = commands.add_parser("types")
+    p.add_argument("--config", required=True)
+    p.add_argument("--types", help="names, separated by commas (default: all)")
+    p.add_argument("--cpus", default="avx2,avx512")
+    p.add_argument("--llama-bench", default="llama-bench")
+    p.add_argument("--od", default="build/bin", help="folder of od-bench")
+    p.add_argument("--folder", help="for files as large as the model")
+    p.add_argument("--tokens", type=int, default=32)
+    p.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    convert(args) if args.command == "convert" else run(args)
+    {"convert": convert, "run": run, "types": types}[args.command](args)
 
 
 if __name__ == "__main__":
