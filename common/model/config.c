@@ -512,7 +512,7 @@ static int read_gguf(struct od_config *cfg, const json_t *root, const char *wher
 {
 	const char *key = "gguf";
 	json_t *gguf;
-	bool apart = false;
+	bool apart = false, by_key_head = false;
 	int rc;
 
 	if (!od_json_has(root, key))
@@ -520,12 +520,17 @@ static int read_gguf(struct od_config *cfg, const json_t *root, const char *wher
 	rc = od_json_obj(root, key, &gguf, where, err);
 	if (rc == OD_OK)
 		rc = od_json_bool_or(gguf, "kv_apart", false, &apart, where, err);
+	if (rc == OD_OK)
+		rc = od_json_bool_or(gguf, "by_key_head", false, &by_key_head, where, err);
+	if (rc == OD_OK)
+		rc = od_json_u32_or(root, "num_nextn_predict_layers", 0, OD_MAX_LAYERS, cfg->n_mtp, &cfg->n_mtp, where,
+				    err);
 	cfg->norms_around_one = false; /* 1 has been added */
 	for (uint32_t i = 0; i < cfg->n_kinds; i++) {
 		struct od_mixer *m = &cfg->kind[i].mix;
 
 		m->tiled = cfg->kind[i].mixer == &od_mixer_delta && !m->by_key_head;
-		m->by_key_head = false;
+		m->by_key_head = m->by_key_head && by_key_head; /* early files of Qwen3-Next have it as published */
 		m->kv_apart = cfg->kind[i].mixer == &od_mixer_mla && apart;
 	}
 	return rc;

@@ -41,13 +41,15 @@ static const char *const names[OD_N_ROLES][2] = {
 	[OD_ROLE_SHARED_UP] = { "ffn_up_shexp.weight" },
 	[OD_ROLE_SHARED_DOWN] = { "ffn_down_shexp.weight" },
 	[OD_ROLE_SHARED_SCORE] = { "ffn_gate_inp_shexp.weight" },
-	[OD_ROLE_ROUTER_BIAS] = { "exp_probs_b.bias" },
+	[OD_ROLE_ROUTER_BIAS] = { "exp_probs_b.bias", "exp_probs_b" },
 	[OD_ROLE_SINKS] = { "attn_sinks.weight" },
 	[OD_ROLE_LOGIT_BIAS] = { "ffn_gate_inp.bias" },
 	[OD_ROLE_ATTN_NORM_BIAS] = { "attn_norm.bias" },
 	[OD_ROLE_FFN_NORM_BIAS] = { "ffn_norm.bias" },
 	[OD_ROLE_FINAL_NORM_BIAS] = { "output_norm.bias" },
 	[OD_ROLE_HEAD_BIAS] = { "output.bias" },
+	[OD_ROLE_DELTA_QKVZ] = { "ssm_in.weight" },
+	[OD_ROLE_DELTA_BA] = { "ssm_ba.weight" },
 	[OD_ROLE_DELTA_QKV] = { "attn_qkv.weight" },
 	[OD_ROLE_DELTA_Z] = { "attn_gate.weight" },
 	[OD_ROLE_DELTA_B] = { "ssm_beta.weight", "ssm_ba.weight" },
@@ -131,6 +133,36 @@ static const struct od_gguf_tensor *find_role(const struct od_gguf *g, const str
 	return t;
 }
 
+/* q, k and v of a layer may be one tensor, rows of q first. *before: its rows before those of the role. */
+static const struct od_gguf_tensor *find_fused(const struct od_gguf *g, const struct od_config *cfg, enum od_role role,
+					       uint32_t layer, uint64_t *before, uint64_t *n_all)
+{
+	static const struct {
+		const char *name;
+		enum od_role role[3];
+	} fused[] = { { "attn_qkv.weight", { OD_ROLE_Q, OD_ROLE_K, OD_ROLE_V } },
+		      { "attn_qkv.bias", { OD_ROLE_Q_BIAS, OD_ROLE_K_BIAS, OD_ROLE_V_BIAS } } };
+
+	for (size_t i = 0; i < sizeof(fused) / sizeof(fused[0]); i++) {
+		bool found = false;
+
+		*n_all = 0;
+		for (int k = 0; k < 3; k++) {
+			uint64_t n_out, n_in;
+
+			od_role_shape(cfg, fused[i].role[k], layer, &n_out, &n_in);
+			if (fused[i].role[k] == role) {
+				*before = *n_all;
+				found = true;
+			}
+			*n_all += n_out;
+		}
+		if (found)
+			return find_at(g, true, layer, fused[i].name);
+	}
+	return NULL;
+}
+
 /* ---- Shapes and types ---- */
 
 static void shape_text(const struct od_gguf_tensor *t, char *buf, size_t size)
@@ -167,90 +199,163 @@ static int check_type(const struct od_gguf *g, const struct od_gguf_tensor *t, b
 		       od_gguf_file(g, t->file)->path, t->name, expected, t->type_name);
 }
 
+static int missing(const struct od_gguf *g, enum od_role role, uint32_t layer, const char *name, struct od_err *err)
+{
+	if (od_role_per_layer(role))
+		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.%s is missing", od_gguf_path(g), layer, name);
+	return od_fail(err, OD_ERR_MISSING, "%s: tensor %s is missing", od_gguf_path(g), name);
+}
+
 int od_gguf_dense(const struct od_gguf *g, const struct od_config *cfg, enum od_role role, uint32_t layer,
 		  struct od_gguf_place *out, struct od_err *err)
 {
 	const struct od_gguf_tensor *t;
 	char expected[64];
 	const char *name;
-	uint64_t n_out, n_in;
+	uint64_t n_out, n_in, n_all, before = 0, row_bytes;
 	bool fits;
+	int rc;
 
 	*out = (struct od_gguf_place){ 0 };
-	t = find_role(g, cfg, role, layer, &name);
-	if (t == NULL && od_role_per_layer(role))
-		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.%s is missing", od_gguf_path(g), layer, name);
-	if (t == NULL)
-		return od_fail(err, OD_ERR_MISSING, "%s: tensor %s is missing", od_gguf_path(g), name);
 	od_role_shape(cfg, role, layer, &n_out, &n_in);
 	out->form = form_of(cfg, role);
 	if (out->form == OD_DENSE_FIRST_RUNS || out->form == OD_DENSE_SECOND_RUNS)
 		n_out *= 2; /* both roles are in the tensor */
-	fits = n_in > 0 ? t->dim[0] == n_in && rows_of(t) == n_out : t->dim[0] * rows_of(t) == n_out;
+	n_all = n_out;
+	t = find_role(g, cfg, role, layer, &name);
+	if (t == NULL)
+		t = find_fused(g, cfg, role, layer, &before, &n_all);
+	if (t == NULL)
+		return missing(g, role, layer, name, err);
+	fits = n_in > 0 ? t->dim[0] == n_in && rows_of(t) == n_all : t->dim[0] * rows_of(t) == n_all;
 	if (n_in > 0)
-		snprintf(expected, sizeof(expected), "[%" PRIu64 ", %" PRIu64 "]", n_in, n_out);
+		snprintf(expected, sizeof(expected), "[%" PRIu64 ", %" PRIu64 "]", n_in, n_all);
 	else
-		snprintf(expected, sizeof(expected), "[%" PRIu64 "]", n_out);
+		snprintf(expected, sizeof(expected), "[%" PRIu64 "]", n_all);
 	if (!fits)
 		return wrong_shape(g, t, expected, err);
 	out->tensor = t;
 	out->type.dtype = t->dtype;
-	return check_type(g, t, od_dense_type_ok(role, &out->type, n_in),
-			  n_in > 0 ? "F32, F16, BF16 or a quantised one" : "F32, F16 or BF16", err);
+	rc = check_type(g, t, od_dense_type_ok(role, &out->type, n_in),
+			n_in > 0 ? "F32, F16, BF16 or a quantised one" : "F32, F16 or BF16", err);
+	if (rc != OD_OK)
+		return rc;
+	row_bytes = od_mat_row_bytes(&out->type, n_in > 0 ? n_in : 1);
+	out->offset = before * row_bytes;
+	out->bytes = n_out * row_bytes;
+	return OD_OK;
 }
 
-int od_gguf_experts(const struct od_gguf *g, const struct od_config *cfg, uint32_t m, enum od_expert_mat mat,
-		    struct od_gguf_place *out, struct od_err *err)
-{
-	static const char *const parts[] = { "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps" };
-	const int of = mat % OD_N_EXPERT_MATS;
-	const bool bias = od_expert_is_bias(mat);
-	const uint32_t layer = cfg->layer_of[m];
-	const struct od_gguf_tensor *t;
-	char name[64], expected[96];
-	uint64_t n_out, n_in;
-	bool both = false, fits;
+static const char *const parts[] = { "gate", "up", "down" };
 
-	*out = (struct od_gguf_place){ 0 };
+/* Files of before April 2024 have a tensor for each expert. */
+static const struct od_gguf_tensor *find_apart(const struct od_gguf *g, uint32_t layer, int of, uint32_t expert)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "ffn_%s.%u.weight", parts[of], expert);
+	return find_at(g, true, layer, name);
+}
+
+/* out: first_row and step are those of the tensor that it names. */
+static int check_experts(const struct od_gguf *g, const struct od_config *cfg, enum od_expert_mat mat,
+			 struct od_gguf_place *out, struct od_err *err)
+{
+	const struct od_gguf_tensor *t = out->tensor;
+	const uint32_t n = out->apart ? 1 : cfg->n_experts;
+	const bool bias = od_expert_is_bias(mat);
+	uint64_t n_out, n_in, rows;
+	char expected[96];
+	bool fits;
+
 	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
-	snprintf(name, sizeof(name), "%s.%s", parts[of], bias ? "bias" : "weight");
-	t = find_at(g, true, layer, name);
-	if (t == NULL && of != OD_MAT_DOWN) {
-		t = find_at(g, true, layer, bias ? "ffn_gate_up_exps.bias" : "ffn_gate_up_exps.weight");
-		both = t != NULL;
-	}
-	if (t == NULL)
-		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.%s is missing", od_gguf_path(g), layer, name);
-	out->step = both ? 2 * n_out : n_out;
-	out->first_row = both && of == OD_MAT_UP ? n_out : 0;
-	fits = bias ? t->dim[0] == out->step && rows_of(t) == cfg->n_experts :
-		      t->dim[0] == n_in && t->dim[1] == out->step && t->dim[2] * t->dim[3] == cfg->n_experts;
+	rows = out->apart ? n_out : out->step;
+	fits = bias ? t->dim[0] == rows && rows_of(t) == n :
+		      t->dim[0] == n_in && t->dim[1] == rows && t->dim[2] * t->dim[3] == n;
 	if (bias)
-		snprintf(expected, sizeof(expected), "[%" PRIu64 ", %u]", out->step, cfg->n_experts);
+		snprintf(expected, sizeof(expected), "[%" PRIu64 ", %u]", rows, n);
+	else if (out->apart)
+		snprintf(expected, sizeof(expected), "[%" PRIu64 ", %" PRIu64 "]", n_in, rows);
 	else
-		snprintf(expected, sizeof(expected), "[%" PRIu64 ", %" PRIu64 ", %u]", n_in, out->step, cfg->n_experts);
+		snprintf(expected, sizeof(expected), "[%" PRIu64 ", %" PRIu64 ", %u]", n_in, rows, n);
 	if (!fits)
 		return wrong_shape(g, t, expected, err);
-	out->tensor = t;
 	out->type.dtype = t->dtype;
 	return bias ? check_type(g, t, od_bias_type_ok(&out->type), "F32, F16 or BF16", err) :
 		      check_type(g, t, od_mat_type_ok(&out->type, n_in), "F32, F16, BF16 or a quantised one", err);
 }
 
+int od_gguf_experts(const struct od_gguf *g, const struct od_config *cfg, uint32_t m, enum od_expert_mat mat,
+		    struct od_gguf_place *out, struct od_err *err)
+{
+	const int of = mat % OD_N_EXPERT_MATS;
+	const bool bias = od_expert_is_bias(mat);
+	const uint32_t layer = cfg->layer_of[m];
+	uint64_t n_out, n_in;
+	bool both = false;
+	char name[64];
+
+	*out = (struct od_gguf_place){ 0 };
+	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
+	snprintf(name, sizeof(name), "ffn_%s_exps.%s", parts[of], bias ? "bias" : "weight");
+	out->tensor = find_at(g, true, layer, name);
+	if (out->tensor == NULL && of != OD_MAT_DOWN) {
+		out->tensor = find_at(g, true, layer, bias ? "ffn_gate_up_exps.bias" : "ffn_gate_up_exps.weight");
+		both = out->tensor != NULL;
+	}
+	if (out->tensor == NULL && !bias) {
+		out->tensor = find_apart(g, layer, of, 0);
+		out->apart = out->tensor != NULL;
+	}
+	if (out->tensor == NULL)
+		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.%s is missing", od_gguf_path(g), layer, name);
+	out->step = out->apart ? 0 : both ? 2 * n_out : n_out;
+	out->first_row = both && of == OD_MAT_UP ? n_out : 0;
+	return check_experts(g, cfg, mat, out, err);
+}
+
+int od_gguf_expert_apart(const struct od_gguf *g, const struct od_config *cfg, uint32_t m, enum od_expert_mat mat,
+			 uint32_t expert, struct od_gguf_place *at, struct od_err *err)
+{
+	const struct od_gguf_tensor *first = find_apart(g, cfg->layer_of[m], mat, 0),
+				    *t = find_apart(g, cfg->layer_of[m], mat, expert);
+
+	if (t == NULL)
+		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.ffn_%s.%u.weight is missing", od_gguf_path(g),
+			       cfg->layer_of[m], parts[mat], expert);
+	if (first != NULL && first->dtype != t->dtype)
+		return check_type(g, t, false, first->type_name, err);
+	at->tensor = t;
+	return check_experts(g, cfg, mat, at, err);
+}
+
 /* ---- The whole list ---- */
 
-/* Tensors that need not be used: those of layers that predict further tokens, and numbers that the configuration
- * has. */
+static bool has_prefix(const char *name, const char *prefix)
+{
+	return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+/* Tensors that need not be used: those of layers that predict further tokens, of pictures and sound, numbers that the
+ * configuration has, and latents that are there in both forms. */
 static bool is_ignorable(const struct od_config *cfg, const char *name)
 {
-	static const char *const elsewhere[] = { "rope_freqs.weight", "rope_factors_long.weight",
-						 "rope_factors_short.weight" };
+	static const char *const other[] = { "v.", "mm.", "a." };
 	unsigned layer;
+	int len = 0;
 
-	for (size_t i = 0; i < sizeof(elsewhere) / sizeof(elsewhere[0]); i++)
-		if (strcmp(name, elsewhere[i]) == 0)
+	for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++)
+		if (has_prefix(name, other[i]))
 			return true;
-	return sscanf(name, "blk.%u.", &layer) == 1 && layer >= cfg->n_layers && layer - cfg->n_layers < cfg->n_mtp;
+	if (strcmp(name, "rope_freqs.weight") == 0)
+		return true;
+	if (has_prefix(name, "rope_factors_"))
+		return cfg->family == &od_family_phimoe;
+	if (sscanf(name, "blk.%u.%n", &layer, &len) != 1 || len == 0)
+		return false;
+	if (layer >= cfg->n_layers)
+		return layer - cfg->n_layers < cfg->n_mtp;
+	return strcmp(name + len, "attn_kv_b.weight") == 0 && od_config_layer(cfg, layer)->mix.kv_apart;
 }
 
 static void mark(const struct od_gguf *g, bool *used, const struct od_gguf_place *p)
@@ -277,10 +382,25 @@ static int check_layer(const struct od_gguf *g, const struct od_config *cfg, uin
 	return rc;
 }
 
+static int check_matrix(const struct od_gguf *g, const struct od_config *cfg, uint32_t m, enum od_expert_mat mat,
+			bool *used, struct od_err *err)
+{
+	struct od_gguf_place p;
+	int rc = od_gguf_experts(g, cfg, m, mat, &p, err);
+	const uint32_t n = rc == OD_OK && p.apart ? cfg->n_experts : 1;
+
+	for (uint32_t e = 0; rc == OD_OK && e < n; e++) {
+		if (p.apart)
+			rc = od_gguf_expert_apart(g, cfg, m, mat, e, &p, err);
+		if (rc == OD_OK)
+			mark(g, used, &p);
+	}
+	return rc;
+}
+
 int od_gguf_check(const struct od_gguf *g, const struct od_config *cfg, struct od_err *err)
 {
 	bool *used = calloc(od_gguf_n_tensors(g), sizeof(*used));
-	struct od_gguf_place p;
 	int rc = OD_OK;
 
 	if (used == NULL)
@@ -288,11 +408,8 @@ int od_gguf_check(const struct od_gguf *g, const struct od_config *cfg, struct o
 	for (uint32_t layer = 0; rc == OD_OK && layer < cfg->n_layers; layer++)
 		rc = check_layer(g, cfg, layer, used, err);
 	for (uint32_t m = 0; rc == OD_OK && m < cfg->n_moe; m++)
-		for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(cfg); mat++) {
-			rc = od_gguf_experts(g, cfg, m, (enum od_expert_mat)mat, &p, err);
-			if (rc == OD_OK)
-				mark(g, used, &p);
-		}
+		for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(cfg); mat++)
+			rc = check_matrix(g, cfg, m, (enum od_expert_mat)mat, used, err);
 	for (size_t i = 0; rc == OD_OK && i < od_gguf_n_tensors(g); i++) {
 		const struct od_gguf_tensor *t = od_gguf_tensor(g, i);
 

@@ -34,8 +34,8 @@ static int place_dense(struct od_pack *p, const struct od_gguf *g, struct od_den
 	t->type = at.type;
 	t->form = at.form;
 	t->run = run_of(&od_config_layer(&p->config, t->layer)->mix, at.form);
-	t->offset = p->dense.file[at.tensor->file].begin + at.tensor->offset;
-	t->bytes = at.tensor->bytes;
+	t->offset = p->dense.file[at.tensor->file].begin + at.tensor->offset + at.offset;
+	t->bytes = at.bytes;
 	return OD_OK;
 }
 
@@ -96,8 +96,13 @@ static int place_layer(struct od_pack *p, const struct od_gguf *g, uint32_t m, s
 
 	for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(&p->config); mat++)
 		rc = od_gguf_experts(g, &p->config, m, (enum od_expert_mat)mat, &at[mat], err);
-	for (uint32_t e = 0; rc == OD_OK && e < p->config.n_experts; e++)
-		rc = place_expert(p, at, m, e, err);
+	for (uint32_t e = 0; rc == OD_OK && e < p->config.n_experts; e++) {
+		for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(&p->config); mat++)
+			if (at[mat].apart)
+				rc = od_gguf_expert_apart(g, &p->config, m, (enum od_expert_mat)mat, e, &at[mat], err);
+		if (rc == OD_OK)
+			rc = place_expert(p, at, m, e, err);
+	}
 	return rc;
 }
 
