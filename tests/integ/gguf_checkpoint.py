@@ -115,6 +115,7 @@ class Matrix:
 ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe", "qwen2_moe": "qwen2moe", "olmoe": "olmoe", "deepseek_v2": "deepseek2",
                  "deepseek_v3": "deepseek2", "glm4_moe_lite": "deepseek2", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2",
                  "qwen3_next": "qwen3next", "qwen3_5_moe_text": "qwen35moe", "gpt_oss": "gpt-oss", "gemma4_text": "gemma4", "phimoe": "phimoe"}
+ROTATED = {"qwen3next": 0.25, "qwen35moe": 0.25, "glm4moe": 0.5}  # the part of a head that turns, where nothing says it
 AFTER_ATTENTION = "glm4moe", "gpt-oss", "qwen3next", "qwen35moe"  # how the second norm is called there
 PLAIN = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -336,8 +337,10 @@ class Keys:
         self.put("expert_feed_forward_length", U32, self.get("moe_intermediate_size") or
                  (c["intermediate_size"] if self.arch in ("gpt-oss", "minimax-m2") else None))
         self.put("expert_shared_feed_forward_length", U32, c.get("shared_expert_intermediate_size"))
-        if self.arch in ("minimax-m2",):
+        if self.arch == "minimax-m2":
             self.put("expert_gating_func", U32, 2)
+        if self.arch == "olmoe":  # the key is another architecture's; here it is read, too
+            self.put("attention.clamp_kqv", F32, c.get("clip_qkv"))
         if self.arch in ("gpt-oss", "phimoe", "gemma4"):
             self.put("attention.sliding_window", U32, c.get("sliding_window"))
         if not mla and self.arch not in ("qwen2moe", "olmoe", "phimoe"):
@@ -351,17 +354,19 @@ class Keys:
         if self.arch in ("gemma4", "phimoe"):
             return
         self.put("rope.freq_base", F32, c.get("rope_theta", r.get("rope_theta")))
-        part = c.get("partial_rotary_factor", r.get("partial_rotary_factor"))
+        part = c.get("partial_rotary_factor")
+        part = part if part is not None else r.get("partial_rotary_factor", ROTATED.get(self.arch))
         head = c.get("qk_rope_head_dim") or c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
         if part is not None or "qk_rope_head_dim" in c or self.arch == "llama":
             self.put("rope.dimension_count", U32, int(head * (part or 1)))
+        self.put("rope.dimension_count", U32, c.get("rotary_dim"))
         if r.get("rope_type", r.get("type")) != "yarn":
             return
         self.put("rope.scaling.type", STRING, "yarn")
         self.put("rope.scaling.factor", F32, r["factor"])
         self.put("rope.scaling.original_context_length", U32, r["original_max_position_embeddings"])
-        for key in "beta_fast", "beta_slow":
-            self.put("rope.scaling.yarn_" + key, F32, r.get(key))
+        for key, name in ("beta_fast", "beta_fast"), ("beta_slow", "beta_slow"), ("attention_factor", "attn_factor"):
+            self.put("rope.scaling.yarn_" + name, F32, r.get(key))
         if r.get("mscale_all_dim"):
             self.put("rope.scaling.yarn_log_multiplier", F32, 0.1 * r["mscale_all_dim"])
 
@@ -426,11 +431,12 @@ class Keys:
         c = self.c
         if self.arch != "phimoe":
             return
-        r = c.get("rope_scaling") or {}
+        r = c.get("rope_scaling") or c.get("rope_parameters") or {}
         head = c["hidden_size"] // c["num_attention_heads"]
         self.put("rope.dimension_count", U32, head)
-        self.put("rope.freq_base", F32, c["rope_theta"])
+        self.put("rope.freq_base", F32, c.get("rope_theta", r.get("rope_theta")))
         self.put("rope.scaling.original_context_length", U32, r.get("original_max_position_embeddings"))
+        self.put("rope.scaling.attn_factor", F32, r.get("long_mscale"))
 
 
 def load(path):
@@ -446,13 +452,13 @@ def load(path):
 def rope_tensors(cfg):
     """Numbers of RoPE that are tensors."""
     arch, c = ARCHITECTURES[cfg["model_type"]], cfg
-    if arch == "phimoe" and c.get("rope_scaling"):
-        r = c["rope_scaling"]
+    r = c.get("rope_scaling") or c.get("rope_parameters") or {}
+    if arch == "phimoe" and r.get("long_factor"):
         return {"rope_factors_%s.weight" % k: ("F32", [len(r[k + "_factor"])], as_f32(r[k + "_factor"])) for k in ("long", "short")}
     if arch == "gemma4":
-        half, part = c["global_head_dim"] // 2, c["rope_parameters"]["full_attention"].get("partial_rotary_factor", 1)
-        turned = int(half * part)
-        return {"rope_freqs.weight": ("F32", [half], as_f32([1.0] * turned + [1e30] * (half - turned)))}
+        half, full = c["global_head_dim"] // 2, r["full_attention"]
+        turned = int(half * full.get("partial_rotary_factor", 1))
+        return {"rope_freqs.weight": ("F32", [half], as_f32([full.get("factor", 1.0)] * turned + [1e30] * (half - turned)))}
     return {}
 
 

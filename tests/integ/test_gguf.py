@@ -18,9 +18,8 @@ os.environ["CACHE_DIRECTORY"] = os.path.join(TMP, "cache")
 FAMILIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "families")
 # GGUF has no key for a setting of these, docs/GGUF.md says which; gguf_checkpoint.py would write files of another model.
 NOT_EXPRESSIBLE = {
-    "deepseek_v2_groups", "deepseek_v3_halves", "gemma4_own_v", "glm4_moe_lite_types", "gpt_oss_bf16", "gpt_oss_f32", "minimax_m2_plain",
-    "mixtral_top3", "olmoe_clip", "phimoe_crossing", "phimoe_no_bias", "qwen2_moe_norm", "qwen3_5_moe_yarn", "qwen3_moe_between",
-    "qwen3_moe_step", "qwen3_moe_window", "qwen3_next_types"}
+    "deepseek_v2_groups", "deepseek_v3_halves", "gemma4_own_v", "glm4_moe_lite_types", "gpt_oss_bf16", "mixtral_top3", "olmoe_clip",
+    "phimoe_crossing", "phimoe_no_bias", "qwen2_moe_norm", "qwen3_moe_between", "qwen3_moe_step", "qwen3_moe_window", "qwen3_next_types"}
 NAMES = sorted(n for n in os.listdir(FAMILIES) if os.path.isdir(os.path.join(FAMILIES, n)) and n not in NOT_EXPRESSIBLE)
 
 # A Mixtral whose rows are whole blocks of 256 weights.

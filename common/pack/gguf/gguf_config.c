@@ -70,26 +70,27 @@ static bool check_layers(struct gguf_model *m, const char *key, const struct od_
 	return m->rc == OD_OK;
 }
 
-/* An array that has a value for each layer, where all layers must have the same. */
+/* An array that has a value for each layer. Layers that do not need one have 0; all others must have the same. */
 static uint64_t get_shared_int(struct gguf_model *m, const char *key, const struct od_gguf_value *v)
 {
-	const int64_t first = v->n > 0 && is_integers(v->of) ? od_gguf_int_at(v, 0) : 0;
+	int64_t found = 0;
 
 	if (!check_layers(m, key, v, false))
 		return 0;
 	for (uint32_t i = 0; i < m->n_layers; i++) {
 		const int64_t x = od_gguf_int_at(v, i);
 
-		if (x < 0 || x > INT32_MAX || x != first) {
+		if (x < 0 || x > INT32_MAX || (x != 0 && found != 0 && x != found)) {
 			failed(m,
 			       od_fail(m->err, OD_ERR_UNSUPPORTED,
 				       "%s: key %s.%s: expected the same number, 0 to %d, for all layers, found %" PRId64
-				       " for layer 0 and %" PRId64 " for layer %u",
-				       od_gguf_path(m->g), m->arch->name, key, INT32_MAX, first, x, i));
+				       " for layer %u after %" PRId64,
+				       od_gguf_path(m->g), m->arch->name, key, INT32_MAX, x, i, found));
 			return 0;
 		}
+		found = x != 0 ? x : found;
 	}
-	return (uint64_t)first;
+	return (uint64_t)found;
 }
 
 /* The integer of a key, at least 0; `otherwise` where there is none (NONE: it must be there). llama.cpp also writes an
@@ -137,6 +138,17 @@ static bool get_float(struct gguf_model *m, const char *key, double *out)
 		return false;
 	*out = shortest(*out);
 	return true;
+}
+
+static bool flag(struct gguf_model *m, const char *key, bool otherwise)
+{
+	char buf[KEY_BYTES];
+	bool v = otherwise;
+
+	full_key(m, key, buf);
+	if (m->rc == OD_OK && value_of(m, key) != NULL)
+		failed(m, od_gguf_bool(m->g, buf, &v, m->err));
+	return v;
 }
 
 /* ---- Fields ---- */
@@ -210,9 +222,18 @@ static const struct od_gguf_tensor *in_any(const struct gguf_model *m, const cha
 	return t;
 }
 
+/* The stacked matrix down of a layer's experts; in old files the first expert's, because each has tensors of its
+ * own. */
+static const struct od_gguf_tensor *down_of(const struct gguf_model *m, uint32_t layer)
+{
+	const struct od_gguf_tensor *t = in_layer(m, layer, "ffn_down_exps.weight");
+
+	return t != NULL ? t : in_layer(m, layer, "ffn_down.0.weight");
+}
+
 static bool is_sparse(const struct gguf_model *m, uint32_t layer)
 {
-	return in_layer(m, layer, "ffn_down_exps.weight") != NULL;
+	return down_of(m, layer) != NULL;
 }
 
 /* Refuses a number that metadata and a tensor say differently. No key: nothing to compare. */
@@ -230,8 +251,10 @@ static void agree(struct gguf_model *m, const char *key, const struct od_gguf_te
 /* The width of the routed experts: down has rows of it. */
 static uint64_t expert_width(struct gguf_model *m)
 {
-	const struct od_gguf_tensor *t = in_any(m, "ffn_down_exps.weight");
+	const struct od_gguf_tensor *t = NULL;
 
+	for (uint32_t i = 0; t == NULL && i < m->n_layers; i++)
+		t = down_of(m, i);
 	return t != NULL ? t->dim[0] : 0;
 }
 
@@ -243,30 +266,18 @@ static uint64_t shared_width(struct gguf_model *m)
 	return t != NULL ? t->dim[0] : 0;
 }
 
-static bool refuse_each(struct gguf_model *m, uint32_t layer)
-{
-	const struct od_gguf_tensor *t = in_layer(m, layer, "ffn_down.0.weight");
-
-	return t != NULL &&
-	       failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
-				 "%s: tensor %s: a tensor for each expert, as files had before April 2024: expected "
-				 "blk.%u.ffn_down_exps.weight, with all of a layer; use a newer file of the model",
-				 od_gguf_path(m->g), t->name, layer));
-}
-
 /* All layers with experts have the same number and width of them, as the metadata say. */
 static void check_experts(struct gguf_model *m, const char *width_key)
 {
 	const uint64_t width = expert_width(m);
 
 	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++) {
-		const struct od_gguf_tensor *t = in_layer(m, i, "ffn_down_exps.weight");
+		const struct od_gguf_tensor *t = down_of(m, i);
 
-		if (t == NULL && refuse_each(m, i))
-			return;
 		if (t == NULL)
 			continue;
-		agree(m, "expert_count", t, t->dim[2]);
+		if (t == in_layer(m, i, "ffn_down_exps.weight"))
+			agree(m, "expert_count", t, t->dim[2]);
 		agree(m, width_key, t, t->dim[0]);
 		if (m->rc == OD_OK && t->dim[0] != width)
 			failed(m,
@@ -303,7 +314,7 @@ static void put_shared_width(struct gguf_model *m)
 
 static void put_bias(struct gguf_model *m, const char *field)
 {
-	put_bool(m, field, in_any(m, "attn_q.bias") != NULL);
+	put_bool(m, field, in_any(m, "attn_q.bias") != NULL || in_any(m, "attn_qkv.bias") != NULL);
 }
 
 /* Layers without experts, as a list of their numbers. */
@@ -327,6 +338,48 @@ static void put_theta(struct gguf_model *m, json_t *o)
 		put(o, "rope_theta", json_real(theta), m);
 }
 
+static void refuse_real(struct gguf_model *m, const char *key, const char *expected, double found)
+{
+	failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED, "%s: key %s.%s: expected %s, found %g", od_gguf_path(m->g),
+			  m->arch->name, key, expected, found));
+}
+
+/* The key is missing or has a value that changes nothing. */
+static void check_real(struct gguf_model *m, const char *key, double neutral, double also)
+{
+	char expected[32];
+	double v;
+
+	snprintf(expected, sizeof(expected), "%g", neutral);
+	if (get_float(m, key, &v) && v != neutral && v != also)
+		refuse_real(m, key, expected, v);
+}
+
+/* llama.cpp's own default is linear scaling by a factor of 1. */
+static bool is_yarn(struct gguf_model *m)
+{
+	const char *type = "linear";
+	char key[KEY_BYTES];
+	size_t len = strlen(type);
+
+	full_key(m, "rope.scaling.type", key);
+	if (m->rc == OD_OK && value_of(m, "rope.scaling.type") != NULL)
+		failed(m, od_gguf_str(m->g, key, &type, &len, m->err));
+	if (m->rc != OD_OK || (len == 4 && strncmp(type, "none", len) == 0))
+		return false;
+	if (len == 6 && strncmp(type, "linear", len) == 0) {
+		check_real(m, "rope.scaling.factor", 1, 0);
+		check_real(m, "rope.scale_linear", 1, 0); /* its old name */
+		return false;
+	}
+	if (len == 4 && strncmp(type, "yarn", len) == 0)
+		return true;
+	failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
+			  "%s: key %s: expected \"yarn\", \"none\" or \"linear\" with a factor of 1, found \"%.*s\"",
+			  od_gguf_path(m->g), key, (int)(len < 64 ? len : 64), type));
+	return false;
+}
+
 /* o: where the fields of YaRN go, if the file has it. */
 static bool put_yarn(struct gguf_model *m, json_t *o)
 {
@@ -336,31 +389,22 @@ static bool put_yarn(struct gguf_model *m, json_t *o)
 		{ "rope.scaling.factor", "factor" },
 		{ "rope.scaling.yarn_beta_fast", "beta_fast" },
 		{ "rope.scaling.yarn_beta_slow", "beta_slow" },
+		{ "rope.scaling.yarn_attn_factor", "attention_factor" },
 	};
-	const char *type = "";
-	char key[KEY_BYTES];
-	size_t len = 0;
 	double v;
 
-	if (value_of(m, "rope.scaling.type") == NULL)
+	check_real(m, "rope.scaling.attn_factor", 1, 1); /* a further factor: only Phi-3.5-MoE has one */
+	if (!is_yarn(m))
 		return false;
-	full_key(m, "rope.scaling.type", key);
-	if (failed(m, od_gguf_str(m->g, key, &type, &len, m->err)) || (len == 4 && strncmp(type, "none", len) == 0))
-		return false;
-	if (len != 4 || strncmp(type, "yarn", len) != 0) {
-		failed(m,
-		       od_fail(m->err, OD_ERR_UNSUPPORTED, "%s: key %s: expected \"yarn\" or \"none\", found \"%.*s\"",
-			       od_gguf_path(m->g), key, (int)(len < 64 ? len : 64), type));
-		return false;
-	}
+	check_real(m, "rope.scaling.yarn_ext_factor", 1, -1);
 	put(o, "rope_type", json_string("yarn"), m);
 	for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++)
 		if (get_float(m, reals[i].key, &v))
 			put(o, reals[i].field, json_real(v), m);
 	put(o, "original_max_position_embeddings",
-	    json_integer((json_int_t)get_int(m, "rope.scaling.original_context_length", NONE)), m);
-	if (get_float(m, "rope.scaling.attn_factor", &v))
-		put(o, "attention_factor", json_real(v), m);
+	    json_integer(
+		    (json_int_t)get_int(m, "rope.scaling.original_context_length", get_int(m, "context_length", NONE))),
+	    m);
 	/* It is 0.1 times the field, which multiplies a logarithm; the other field is the same in all models. */
 	if (get_float(m, "rope.scaling.yarn_log_multiplier", &v) && v != 0) {
 		put(o, "mscale", json_real(shortest(10 * v)), m);
@@ -394,22 +438,58 @@ static double rotary_part(struct gguf_model *m, uint64_t head_dim)
 	return part_of(get_int(m, "rope.dimension_count", head_dim), head_dim);
 }
 
-/* A head turns as a whole in these. */
-static void check_whole_rope(struct gguf_model *m, uint64_t head_dim)
+/* All elements of a head turn. */
+static void check_rotary(struct gguf_model *m, const char *key, uint64_t head_dim)
 {
-	const uint64_t dims = get_int(m, "rope.dimension_count", head_dim);
+	const uint64_t dims = get_int(m, key, head_dim);
 
 	if (m->rc == OD_OK && dims != head_dim)
 		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
-				  "%s: key %s.rope.dimension_count: expected all %" PRIu64
-				  " elements of a head, found %" PRIu64,
-				  od_gguf_path(m->g), m->arch->name, head_dim, dims));
-	if (m->rc == OD_OK && od_gguf_find(m->g, "rope_freqs.weight") != NULL)
-		failed(m,
-		       od_fail(m->err, OD_ERR_UNSUPPORTED,
-			       "%s: tensor rope_freqs.weight: expected none: a RoPE with factors (Llama 3) is not supported "
-			       "in %s",
-			       od_gguf_path(m->g), m->arch->name));
+				  "%s: key %s.%s: expected the size of a head, %" PRIu64 ", found %" PRIu64,
+				  od_gguf_path(m->g), m->arch->name, key, head_dim, dims));
+}
+
+/* The numbers of a vector; NULL: it is missing or of another type than F32, or there was a failure before. */
+static json_t *numbers_of(struct gguf_model *m, const char *name)
+{
+	const struct od_gguf_tensor *t = od_gguf_find(m->g, name);
+	json_t *list = NULL;
+	float v[OD_MAX_ROPE_PAIRS];
+
+	if (m->rc != OD_OK || t == NULL)
+		return NULL;
+	if (t->dtype != OD_F32 || t->dim[0] > OD_MAX_ROPE_PAIRS || t->bytes != t->dim[0] * sizeof(float)) {
+		failed(m, od_fail(m->err, OD_ERR_SHAPE, "%s: tensor %s: expected up to %d F32, found %" PRIu64 " %s",
+				  od_gguf_path(m->g), name, OD_MAX_ROPE_PAIRS, t->dim[0], t->type_name));
+		return NULL;
+	}
+	if (failed(m, od_gguf_read(m->g, t, 0, v, t->bytes, m->err)))
+		return NULL;
+	list = json_array();
+	for (uint64_t i = 0; i < t->dim[0]; i++)
+		json_array_append_new(list, json_real(shortest((double)v[i])));
+	return list;
+}
+
+/* Llama 3.1's scaling comes as divisors of frequencies; Mixtures with it are not supported. */
+static void check_divisors(struct gguf_model *m)
+{
+	json_t *list = numbers_of(m, "rope_freqs.weight");
+
+	for (size_t i = 0; i < json_array_size(list); i++)
+		if (m->rc == OD_OK && json_number_value(json_array_get(list, i)) != 1)
+			failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
+					  "%s: tensor rope_freqs.weight: expected 1 for every pair of a head, found %g "
+					  "for pair %zu: RoPE scaled as in Llama 3.1 is not supported",
+					  od_gguf_path(m->g), json_number_value(json_array_get(list, i)), i));
+	json_decref(list);
+}
+
+/* A head turns as a whole, by frequencies as they are. */
+static void check_whole_rope(struct gguf_model *m, uint64_t head_dim)
+{
+	check_rotary(m, "rope.dimension_count", head_dim);
+	check_divisors(m);
 }
 
 /* ---- What all have ---- */
@@ -434,6 +514,7 @@ static void refuse_settings(struct gguf_model *m)
 	static const char *const keys[] = {
 		"attention.scale",
 		"attention.temperature_scale",
+		"attention.max_alibi_bias",
 		"attention.indexer.head_count",
 		"attn_logit_softcapping",
 		"router_logit_softcapping",
@@ -457,6 +538,9 @@ static void refuse_settings(struct gguf_model *m)
 				       v->kind == OD_GGUF_ARRAY ? "an array of " : "",
 				       v->kind == OD_GGUF_ARRAY ? (double)v->n : x));
 	}
+	if (!flag(m, "attention.causal", true))
+		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED, "%s: key %s.attention.causal: expected true, found false",
+				  od_gguf_path(m->g), m->arch->name));
 }
 
 static void put_common(struct gguf_model *m)
@@ -473,6 +557,11 @@ static void put_common(struct gguf_model *m)
 	if (m->rc == OD_OK && embed == NULL)
 		failed(m,
 		       od_fail(m->err, OD_ERR_MISSING, "%s: tensor token_embd.weight is missing", od_gguf_path(m->g)));
+	if (m->rc == OD_OK && mtp > 0 && in_layer(m, 0, "attn_norm.weight") == NULL)
+		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
+				  "%s: a file with the layers alone that predict further tokens: name the file of the "
+				  "whole model",
+				  od_gguf_path(m->g)));
 	if (m->rc != OD_OK)
 		return;
 	refuse_settings(m);
@@ -494,6 +583,20 @@ static void put_common(struct gguf_model *m)
 		put_real(m, "rms_norm_eps", eps);
 }
 
+enum gating { GATING_NONE, GATING_SOFTMAX, GATING_SIGMOID, GATING_CHOSEN_SOFTMAX };
+
+/* How a router's numbers become weights; files of one kind need not say it. */
+static void check_gating(struct gguf_model *m, enum gating expected)
+{
+	static const char *const names[] = { "none", "softmax", "sigmoid", "softmax of the chosen" };
+	const uint64_t found = get_int(m, "expert_gating_func", GATING_NONE);
+
+	if (m->rc == OD_OK && found != GATING_NONE && found != expected)
+		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
+				  "%s: key %s.expert_gating_func: expected %d (%s), found %" PRIu64, od_gguf_path(m->g),
+				  m->arch->name, (int)expected, names[expected], found));
+}
+
 static void put_experts(struct gguf_model *m, const char *n_field, const char *width_field)
 {
 	/* Some have no key for the experts' width alone. */
@@ -512,6 +615,7 @@ static void read_llama(struct gguf_model *m)
 {
 	put_attention(m);
 	check_whole_rope(m, put_head_dim(m));
+	check_gating(m, GATING_SOFTMAX);
 	put_bias(m, "attention_bias");
 	put_experts(m, "num_local_experts", "intermediate_size");
 	put_rope(m);
@@ -521,6 +625,7 @@ static void read_qwen2moe(struct gguf_model *m)
 {
 	put_attention(m);
 	check_whole_rope(m, put_head_dim(m));
+	check_gating(m, GATING_SOFTMAX);
 	put_experts(m, "num_experts", "moe_intermediate_size");
 	put_dense_width(m);
 	put_shared_width(m);
@@ -534,6 +639,7 @@ static void read_qwen3moe(struct gguf_model *m)
 {
 	put_attention(m);
 	check_whole_rope(m, put_head_dim(m));
+	check_gating(m, GATING_SOFTMAX);
 	put_experts(m, "num_experts", "moe_intermediate_size");
 	put_dense_width(m);
 	put_bool(m, "norm_topk_prob", true);
@@ -546,6 +652,7 @@ static void read_olmoe(struct gguf_model *m)
 {
 	put_attention(m);
 	check_whole_rope(m, put_head_dim(m));
+	check_gating(m, GATING_SOFTMAX);
 	put_experts(m, "num_experts", "intermediate_size");
 	put_bool(m, "norm_topk_prob", false);
 	put_bias(m, "attention_bias");
@@ -584,33 +691,26 @@ static void put_shared_count(struct gguf_model *m)
 	put_int(m, "n_shared_experts", n);
 }
 
+/* The routers of these published models choose within groups; files of before August 2025 do not say it. */
+static const struct {
+	uint64_t layers, experts, groups, used;
+} published_groups[] = {
+	{ 60, 160, 8, 3 }, /* DeepSeek-V2 */
+	{ 61, 256, 8, 4 }, /* DeepSeek-V3, R1 */
+};
+
 static void put_groups(struct gguf_model *m)
 {
-	put_int(m, "n_group", get_int(m, "expert_group_count", 1));
-	put_int(m, "topk_group", get_int(m, "expert_group_used_count", 1));
-}
+	const uint64_t experts = get_int(m, "expert_count", NONE);
+	uint64_t groups = get_int(m, "expert_group_count", 0), used = get_int(m, "expert_group_used_count", 0);
 
-static bool flag(struct gguf_model *m, const char *key, bool otherwise)
-{
-	char buf[KEY_BYTES];
-	bool v = otherwise;
-
-	full_key(m, key, buf);
-	if (m->rc == OD_OK && value_of(m, key) != NULL)
-		failed(m, od_gguf_bool(m->g, buf, &v, m->err));
-	return v;
-}
-
-#define GATING_SOFTMAX 1u
-#define GATING_SIGMOID 2u
-
-static void check_gating(struct gguf_model *m, uint64_t found, uint64_t expected)
-{
-	if (m->rc == OD_OK && found != expected)
-		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
-				  "%s: key %s.expert_gating_func: expected %" PRIu64 " (%s), found %" PRIu64,
-				  od_gguf_path(m->g), m->arch->name, expected,
-				  expected == GATING_SIGMOID ? "sigmoid" : "softmax", found));
+	for (size_t i = 0; i < sizeof(published_groups) / sizeof(published_groups[0]) && groups == 0; i++)
+		if (published_groups[i].layers == m->n_layers && published_groups[i].experts == experts) {
+			groups = published_groups[i].groups;
+			used = published_groups[i].used;
+		}
+	put_int(m, "n_group", groups > 0 ? groups : 1);
+	put_int(m, "topk_group", used > 0 ? used : 1);
 }
 
 /* The widths of heads: files that llama.cpp made before it absorbed the latents have no keys of their own for them. */
@@ -633,15 +733,25 @@ static bool is_glm_flash(const struct gguf_model *m)
 	return m->n_layers == 47 && json_integer_value(json_object_get(m->out, "vocab_size")) == 154880;
 }
 
-/* DeepSeek-V2 and its Lite choose by softmax, V3, Kimi-K2 and GLM-4.7-Flash by sigmoids with a bias. */
+/* DeepSeek-V2 and its Lite choose by softmax, V3, Kimi-K2 and GLM-4.7-Flash by sigmoids with a bias. Early files do not
+ * say it. */
+static bool is_v3(struct gguf_model *m)
+{
+	const bool has_bias = in_any(m, "exp_probs_b.bias") != NULL || in_any(m, "exp_probs_b") != NULL;
+
+	check_gating(m, has_bias ? GATING_SIGMOID : GATING_SOFTMAX);
+	return has_bias;
+}
+
+static bool has_groups(const struct gguf_model *m)
+{
+	return json_integer_value(json_object_get(m->out, "n_group")) > 1;
+}
+
 static void read_deepseek2(struct gguf_model *m)
 {
-	const uint64_t otherwise = is_glm_flash(m) ? GATING_SIGMOID : GATING_SOFTMAX;
-	const uint64_t gating = get_int(m, "expert_gating_func", otherwise);
-	const bool v3 = gating == GATING_SIGMOID;
-
-	if (!v3)
-		check_gating(m, gating, GATING_SOFTMAX);
+	const bool v3 = is_v3(m), flash = v3 && is_glm_flash(m);
+	double scale;
 
 	m->n_heads = copy_int(m, "attention.head_count", "num_attention_heads");
 	put_latents(m);
@@ -650,18 +760,16 @@ static void read_deepseek2(struct gguf_model *m)
 	put_shared_count(m);
 	put_groups(m);
 	put_first_dense(m);
-	copy_float_if(m, "expert_weights_scale", "routed_scaling_factor");
-	put_bool(m, "norm_topk_prob", flag(m, "expert_weights_norm", v3));
+	put_real(m, "routed_scaling_factor", get_float(m, "expert_weights_scale", &scale) && scale != 0 ? scale : 1);
+	put_bool(m, "norm_topk_prob", flag(m, "expert_weights_norm", false)); /* it is written where it is true */
 	put_text(m, "scoring_func", v3 ? "sigmoid" : "softmax");
 	if (v3) {
-		const bool flash = is_glm_flash(m);
-
 		put_text(m, "model_type", flash ? "glm4_moe_lite" : "deepseek_v3");
 		put(m->out, "architectures",
 		    json_pack("[s]", flash ? "Glm4MoeLiteForCausalLM" : "DeepseekV3ForCausalLM"), m);
 		put_text(m, "topk_method", "noaux_tc");
 	} else {
-		put_text(m, "topk_method", get_int(m, "expert_group_count", 1) > 1 ? "group_limited_greedy" : "greedy");
+		put_text(m, "topk_method", has_groups(m) ? "group_limited_greedy" : "greedy");
 	}
 	put_rope(m);
 }
@@ -670,7 +778,7 @@ static void read_glm4moe(struct gguf_model *m)
 {
 	uint64_t dim;
 
-	check_gating(m, get_int(m, "expert_gating_func", GATING_SIGMOID), GATING_SIGMOID);
+	check_gating(m, GATING_SIGMOID);
 	put_attention(m);
 	dim = put_head_dim(m);
 	put_real(m, "partial_rotary_factor", rotary_part(m, dim));
@@ -690,7 +798,7 @@ static void read_minimax(struct gguf_model *m)
 {
 	uint64_t dim;
 
-	check_gating(m, get_int(m, "expert_gating_func", GATING_SIGMOID), GATING_SIGMOID);
+	check_gating(m, GATING_SIGMOID);
 	put_attention(m);
 	dim = put_head_dim(m);
 	put_int(m, "rotary_dim", get_int(m, "rope.dimension_count", dim));
@@ -755,6 +863,7 @@ static uint64_t read_gated(struct gguf_model *m)
 
 	put_attention(m);
 	dim = put_head_dim(m);
+	check_gating(m, GATING_SOFTMAX);
 	put_experts(m, "num_experts", "moe_intermediate_size");
 	put_shared_width(m);
 	put_bias(m, "attention_bias");
@@ -785,7 +894,14 @@ static void read_qwen35moe(struct gguf_model *m)
 	put(m->out, "rope_parameters", rope, m);
 }
 
-/* Layers alternate where no list says which have a window. */
+/* Element i of an array of a value for each layer, or the value that all have. */
+static int64_t layer_value(const struct od_gguf_value *v, uint32_t i)
+{
+	return v == NULL ? 0 : od_gguf_int_at(v, v->kind == OD_GGUF_ARRAY ? i : 0);
+}
+
+/* A value for each layer, or n: every n-th layer sees all. Without the key layers alternate, which is the family's own
+ * rule. */
 static void put_window_types(struct gguf_model *m)
 {
 	const char *key = "attention.sliding_window_pattern";
@@ -794,29 +910,26 @@ static void put_window_types(struct gguf_model *m)
 
 	if (v == NULL)
 		return;
-	if (v->kind != OD_GGUF_ARRAY) {
-		if (get_int(m, key, NONE) != 2)
-			failed(m,
-			       od_fail(m->err, OD_ERR_UNSUPPORTED, "%s: key %s.%s: expected 2, or a list of all layers",
-				       od_gguf_path(m->g), m->arch->name, key));
-		return;
-	}
-	if (!check_layers(m, key, v, true))
+	if (v->kind == OD_GGUF_ARRAY ? !check_layers(m, key, v, true) : get_int(m, key, NONE) == 0)
 		return;
 	list = json_array();
 	put(m->out, "layer_types", list, m);
-	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++)
-		if (json_array_append_new(
-			    list, json_string(od_gguf_int_at(v, i) != 0 ? "sliding_attention" : "full_attention")) != 0)
+	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++) {
+		const int64_t n = layer_value(v, i);
+		const bool slides = v->kind == OD_GGUF_ARRAY ? n != 0 : i % n < n - 1;
+
+		if (json_array_append_new(list, json_string(slides ? "sliding_attention" : "full_attention")) != 0)
 			failed(m, od_fail(m->err, OD_ERR_NOMEM, "no memory for a list of layers"));
+	}
 }
 
 static void read_gpt_oss(struct gguf_model *m)
 {
-	const json_t *scaling;
+	json_t *scaling;
 
 	put_attention(m);
 	check_whole_rope(m, put_head_dim(m));
+	check_gating(m, GATING_CHOSEN_SOFTMAX);
 	put_experts(m, "num_local_experts", "intermediate_size");
 	put_bias(m, "attention_bias");
 	copy_int(m, "attention.sliding_window", "sliding_window");
@@ -825,29 +938,9 @@ static void read_gpt_oss(struct gguf_model *m)
 	put_rope(m);
 	scaling = json_object_get(m->out, "rope_scaling");
 	if (scaling != NULL) /* as published; there is no key for it */
-		put((json_t *)(uintptr_t)scaling, "truncate", json_false(), m);
-}
-
-/* The numbers of a vector; NULL: it is missing or of another type than F32, or there was a failure before. */
-static json_t *numbers_of(struct gguf_model *m, const char *name)
-{
-	const struct od_gguf_tensor *t = od_gguf_find(m->g, name);
-	json_t *list = NULL;
-	float v[OD_MAX_ROPE_PAIRS];
-
-	if (m->rc != OD_OK || t == NULL)
-		return NULL;
-	if (t->dtype != OD_F32 || t->dim[0] > OD_MAX_ROPE_PAIRS || t->bytes != t->dim[0] * sizeof(float)) {
-		failed(m, od_fail(m->err, OD_ERR_SHAPE, "%s: tensor %s: expected up to %d F32, found %" PRIu64 " %s",
-				  od_gguf_path(m->g), name, OD_MAX_ROPE_PAIRS, t->dim[0], t->type_name));
-		return NULL;
-	}
-	if (failed(m, od_gguf_read(m->g, t, 0, v, t->bytes, m->err)))
-		return NULL;
-	list = json_array();
-	for (uint64_t i = 0; i < t->dim[0]; i++)
-		json_array_append_new(list, json_real(shortest((double)v[i])));
-	return list;
+		put(scaling, "truncate", json_false(), m);
+	else /* said, because the family's own setting is YaRN */
+		put(m->out, "rope_scaling", json_pack("{s:s}", "rope_type", "default"), m);
 }
 
 /* The published model has magnitudes of its own, which the converter replaces by LongRoPE's formula of its lengths. */
@@ -868,11 +961,13 @@ static void read_phimoe(struct gguf_model *m)
 
 	put_attention(m);
 	check_whole_rope(m, put_head_dim(m));
+	check_gating(m, GATING_SOFTMAX);
 	put_experts(m, "num_local_experts", "intermediate_size");
 	put_bias(m, "attention_bias");
 	put_bool(m, "lm_head_bias", od_gguf_find(m->g, "output.bias") != NULL);
 	put_real(m, "router_jitter_noise", 0.01); /* as in transformers; no file says it */
-	copy_int_if(m, "attention.sliding_window", "sliding_window");
+	if (get_int(m, "attention.sliding_window", 0) > 0)
+		copy_int(m, "attention.sliding_window", "sliding_window");
 	put_theta(m, m->out);
 	longs = numbers_of(m, "rope_factors_long.weight");
 	shorts = numbers_of(m, "rope_factors_short.weight");
@@ -889,12 +984,6 @@ static void read_phimoe(struct gguf_model *m)
 	}
 	json_decref(longs);
 	json_decref(shorts);
-}
-
-/* Element i of an array of a value for each layer, or the value that all have. */
-static int64_t layer_value(const struct od_gguf_value *v, uint32_t i)
-{
-	return v == NULL ? 0 : od_gguf_int_at(v, v->kind == OD_GGUF_ARRAY ? i : 0);
 }
 
 static void gemma_attention(struct gguf_model *m)
@@ -939,17 +1028,31 @@ static void gemma_attention(struct gguf_model *m)
 	put_bool(m, "attention_k_eq_v", !own_v);
 }
 
-/* Frequencies that turn are divided by 1, those that do not by a huge number. */
-static double turning_part(struct gguf_model *m)
-{
-	json_t *factors = numbers_of(m, "rope_freqs.weight");
-	const size_t n = json_array_size(factors);
-	size_t turning = 0;
+#define STANDS_STILL 1e29 /* llama.cpp divides frequencies of elements that do not turn by 1e30 */
 
-	while (turning < n && json_number_value(json_array_get(factors, turning)) == 1)
+/* Frequencies that turn are divided by one number, those that do not by a huge one. */
+static void put_turning(struct gguf_model *m, json_t *o)
+{
+	json_t *list = numbers_of(m, "rope_freqs.weight");
+	const size_t n = json_array_size(list);
+	const double divisor = n > 0 ? json_number_value(json_array_get(list, 0)) : 1;
+	size_t turning = 0, still;
+
+	while (turning < n && json_number_value(json_array_get(list, turning)) == divisor)
 		turning++;
-	json_decref(factors);
-	return part_of(turning, n);
+	for (still = turning; still < n && json_number_value(json_array_get(list, still)) >= STANDS_STILL;)
+		still++;
+	if (m->rc == OD_OK && (still < n || divisor >= STANDS_STILL))
+		failed(m,
+		       od_fail(m->err, OD_ERR_UNSUPPORTED,
+			       "%s: tensor rope_freqs.weight: expected one divisor for the first pairs of a head and "
+			       "1e30 for the others, found %g for pair %zu",
+			       od_gguf_path(m->g), json_number_value(json_array_get(list, still < n ? still : 0)),
+			       still < n ? still : 0));
+	json_decref(list);
+	put(o, "partial_rotary_factor", json_real(n > 0 ? part_of(turning, n) : 1), m);
+	if (divisor != 1)
+		put(o, "factor", json_real(divisor), m);
 }
 
 static void gemma_rope(struct gguf_model *m)
@@ -960,11 +1063,10 @@ static void gemma_rope(struct gguf_model *m)
 	put(both, "full_attention", full, m);
 	put(both, "sliding_attention", sliding, m);
 	put(full, "rope_type", json_string("proportional"), m);
-	put(full, "partial_rotary_factor", json_real(turning_part(m)), m);
+	put_turning(m, full);
 	put_theta(m, full);
 	put(sliding, "rope_type", json_string("default"), m);
-	if (get_float(m, "rope.freq_base_swa", &theta))
-		put(sliding, "rope_theta", json_real(theta), m);
+	put(sliding, "rope_theta", json_real(get_float(m, "rope.freq_base_swa", &theta) ? theta : 10000), m);
 	put(m->out, "rope_parameters", both, m);
 }
 
@@ -980,11 +1082,13 @@ static bool is_double_wide(const struct gguf_model *m)
 static void read_gemma4(struct gguf_model *m)
 {
 	const struct od_gguf_tensor *shared = in_layer(m, 0, "ffn_down.weight");
+	double cap;
 
 	m->n_heads = copy_int(m, "attention.head_count", "num_attention_heads");
 	gemma_attention(m);
-	copy_int(m, "attention.key_length", "global_head_dim");
-	copy_int(m, "attention.key_length_swa", "head_dim");
+	check_rotary(m, "rope.dimension_count", copy_int(m, "attention.key_length", "global_head_dim"));
+	check_rotary(m, "rope.dimension_count_swa", copy_int(m, "attention.key_length_swa", "head_dim"));
+	check_gating(m, GATING_SOFTMAX);
 	copy_int(m, "attention.sliding_window", "sliding_window");
 	check_experts(m, "expert_feed_forward_length");
 	copy_int(m, "expert_count", "num_experts");
@@ -998,7 +1102,8 @@ static void read_gemma4(struct gguf_model *m)
 	put_int(m, "hidden_size_per_layer_input", get_int(m, "embedding_length_per_layer_input", 0));
 	if (od_gguf_find(m->g, "per_layer_token_embd.weight") != NULL)
 		put_int(m, "vocab_size_per_layer_input", od_gguf_find(m->g, "per_layer_token_embd.weight")->dim[1]);
-	copy_float_if(m, "final_logit_softcapping", "final_logit_softcapping");
+	if (get_float(m, "final_logit_softcapping", &cap) && cap != 0)
+		put_real(m, "final_logit_softcapping", cap);
 	gemma_rope(m);
 }
 
@@ -1047,6 +1152,12 @@ static int find_arch(const struct od_gguf *g, const struct gguf_arch **out, stru
 			"pictures (mmproj): name the model's own file",
 			od_gguf_path(g), type_len > 0 ? "general.type" : "general.architecture",
 			(int)(type_len > 0 ? (type_len < 64 ? type_len : 64) : len), type_len > 0 ? type : name);
+	if (len == 6 && strncmp(name, "gptoss", len) == 0)
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s: general.architecture: \"gptoss\" is what Ollama's own converter makes of gpt-oss: use a "
+			"file that llama.cpp made (\"gpt-oss\"), or the published checkpoint",
+			od_gguf_path(g));
 	for (size_t i = 0; i < N_ARCHS; i++)
 		if (strlen(archs[i].name) == len && strncmp(archs[i].name, name, len) == 0)
 			*out = &archs[i];
@@ -1078,7 +1189,10 @@ int od_gguf_config(const struct od_gguf *g, json_t **out, struct od_err *err)
 	put_common(&m);
 	if (m.rc == OD_OK)
 		m.arch->read(&m);
-	put(m.out, "gguf", json_pack("{s:b}", "kv_apart", in_any(&m, "attn_k_b.weight") != NULL), &m);
+	put(m.out, "gguf",
+	    json_pack("{s:b, s:b}", "kv_apart", in_any(&m, "attn_k_b.weight") != NULL, "by_key_head",
+		      in_any(&m, "ssm_in.weight") != NULL),
+	    &m);
 	if (m.rc != OD_OK) {
 		json_decref(m.out);
 		return m.rc;

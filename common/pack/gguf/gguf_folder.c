@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LAYOUT "1" /* version of the folder's contents: raise it when they change */
+#define LAYOUT "2" /* version of the folder's contents: raise it when they change */
 #define NAME_DIGITS 32 /* digits of the fingerprint in a folder's name */
 
 /* A folder for caches that can be written. False: there is none. */

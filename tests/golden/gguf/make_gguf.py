@@ -162,10 +162,8 @@ def main():
     save(folder, "gpt_oss_pattern", m, dict(c, layer_types=["full_attention", "sliding_attention"]))
     m, c = load("qwen3_5_moe")
     save(folder, "qwen3_5_moe_mtp", with_mtp(m), dict(c, num_nextn_predict_layers=1))
-    one_by_one(load("mixtral")[0]).write(f"{folder}/mixtral_one_by_one.gguf")
-    m = load("mixtral")[0]
-    m.tensors.append(("rope_freqs.weight", [8], GGMLQuantizationType.F32, b"\0\0\x80\x3f" * 8))
-    m.write(f"{folder}/mixtral_rope_freqs.gguf")
+    m, c = load("mixtral")
+    save(folder, "mixtral_one_by_one", one_by_one(m), c)
     m = load("mixtral")[0]
     m.arch = "clip"
     m.meta = {"general.architecture": ("clip", GGUFValueType.STRING, None), "general.type": ("mmproj", GGUFValueType.STRING, None)}
