@@ -381,15 +381,23 @@ static void drop_cached(const struct od_pack *p, uint64_t begin, uint64_t end)
 {
 	const struct od_data_file *f = od_data_file(&p->experts, begin);
 
-	(void)posix_fadvise(f->fd, (off_t)(begin - f->begin), (off_t)(end - begin), POSIX_FADV_DONTNEED);
+	if (end > begin) /* 0 bytes would be all to the file's end */
+		(void)posix_fadvise(f->fd, (off_t)(begin - f->begin), (off_t)(end - begin), POSIX_FADV_DONTNEED);
 }
 
 void od_pack_drop_cached(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n)
 {
-	const struct od_shard *a = &od_pack_expert(p, m, expert)->shard[first], *z = a + n - 1;
+	const struct od_shard *s = &od_pack_expert(p, m, expert)->shard[first];
 
-	drop_cached(p, a->sm.offset, z->sm.offset + z->sm.stored_bytes);
-	drop_cached(p, a->e.offset, z->e.offset + z->e.stored_bytes);
+	for (uint32_t i = 0; i < n; i++) {
+		drop_cached(p, s[i].sm.offset, s[i].sm.offset + s[i].sm.stored_bytes);
+		drop_cached(p, s[i].e.offset, s[i].e.offset + s[i].e.stored_bytes);
+	}
+}
+
+int od_pack_read_stored(const struct od_pack *p, const struct od_chunk *c, void *to, struct od_err *err)
+{
+	return od_data_read(&p->experts, false, to, c->stored_bytes, c->offset, err);
 }
 
 bool od_pack_is_spool(const struct od_pack *p)

@@ -67,6 +67,8 @@ bool od_pack_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert);
 /* Switches reading past the page cache (O_DIRECT) on or off; only reads into buffers of SM bytes and coded exponents do
  * that. Returns the resulting mode: not every file system supports it. No thread may read meanwhile. */
 bool od_pack_read_direct(struct od_pack *p, bool direct);
+/* A chunk of an expert as stored, unchecked, from its file. */
+OD_MUST_CHECK int od_pack_read_stored(const struct od_pack *p, const struct od_chunk *c, void *to, struct od_err *err);
 /* Asks the kernel to drop shards [first, first + n) from the page cache, to measure reading them. */
 void od_pack_drop_cached(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n);
 

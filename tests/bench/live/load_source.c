@@ -1,57 +1,49 @@
 #include "tests/bench/live/load_source.h"
 
-#include "common/base/file.h"
 #include "common/base/mem.h"
-#include "common/pack/manifest.h"
 
-#include <fcntl.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#define READ_BYTES (1u << 20)
-
 const char *const load_kind_names[] = { "cache", "disk", "direct", "paced", NULL };
 
-static int open_experts(const struct od_pack *pack, char path[PATH_MAX], int *fd, struct od_err *err)
-{
-	uint64_t size;
-	int rc = od_path(path, PATH_MAX, od_pack_dir(pack), OD_EXPERTS_NAME, err);
-
-	*fd = -1;
-	return rc == OD_OK ? od_file_open(path, fd, &size, err) : rc;
-}
-
 /* Into the page cache. */
-static int read_once(const struct load_source *s, int fd, const char *path, struct od_err *err)
+static int read_once(const struct load_source *s, const struct load_expert *e, struct od_err *err)
 {
-	uint8_t *buf = malloc(READ_BYTES);
-	int rc = buf != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%s", path);
+	const struct od_pack_expert *x = od_pack_expert(s->pack, e->m, e->expert);
+	int rc = OD_OK;
 
-	for (size_t i = 0; rc == OD_OK && i < s->n; i++) {
-		const struct od_pack_expert *x = od_pack_expert(s->pack, s->expert[i].m, s->expert[i].expert);
+	for (uint32_t i = 0; rc == OD_OK && i < x->n_shards; i++) {
+		const struct od_shard *shard = &x->shard[i];
+		void *buf = malloc((size_t)shard->sm.stored_bytes + shard->e.stored_bytes + 1);
 
-		for (uint64_t at = 0; rc == OD_OK && at < x->bytes; at += READ_BYTES)
-			rc = od_file_pread(fd, buf, x->bytes - at < READ_BYTES ? x->bytes - at : READ_BYTES,
-					   x->offset + at, path, err);
+		rc = buf != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for a chunk");
+		if (rc == OD_OK)
+			rc = od_pack_read_stored(s->pack, &shard->sm, buf, err);
+		if (rc == OD_OK)
+			rc = od_pack_read_stored(s->pack, &shard->e, buf, err);
+		free(buf);
 	}
-	free(buf);
 	return rc;
 }
 
 static int settle_cache(struct load_source *s, struct od_err *err)
 {
-	char path[PATH_MAX];
-	int fd, rc = open_experts(s->pack, path, &fd, err);
+	if (s->kind != LOAD_CACHE)
+		sync(); /* pages that are not on the disk yet would stay */
+	for (size_t i = 0; i < s->n; i++) {
+		const struct load_expert *e = &s->expert[i];
+		int rc = OD_OK;
 
-	if (rc == OD_OK && s->kind == LOAD_CACHE)
-		rc = read_once(s, fd, path, err);
-	/* Pages that are not on the disk yet would stay. */
-	else if (rc == OD_OK && (fdatasync(fd) != 0 || posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0))
-		rc = od_fail_errno(err, OD_ERR_IO, "%s: dropping it from the page cache", path);
-	if (fd >= 0)
-		close(fd);
-	return rc;
+		if (s->kind == LOAD_CACHE)
+			rc = read_once(s, e, err);
+		else
+			od_pack_drop_cached(s->pack, e->m, e->expert, 0,
+					    od_pack_expert(s->pack, e->m, e->expert)->n_shards);
+		if (rc != OD_OK)
+			return rc;
+	}
+	return OD_OK;
 }
 
 int load_source_begin(struct load_source *s, struct od_err *err)
@@ -73,6 +65,16 @@ static const struct load_expert *find(const struct load_source *s, uint32_t m, u
 	return NULL;
 }
 
+/* In memory the chunks of an expert stand one after the other, SM before E, shard by shard, each followed by readable
+ * bytes. */
+static uint64_t place_of(const struct od_chunk *c, uint64_t *end)
+{
+	const uint64_t at = *end;
+
+	*end = od_round_up(at + c->stored_bytes, OD_PAD_BYTES) + OD_PAD_BYTES;
+	return at;
+}
+
 static int read_memory(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
 		       const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
 		       struct od_err *err)
@@ -80,17 +82,19 @@ static int read_memory(void *arg, uint32_t m, uint32_t expert, uint32_t first, u
 	const struct load_source *s = arg;
 	const struct od_pack_expert *x = od_pack_expert(s->pack, m, expert);
 	const struct load_expert *e = find(s, m, expert);
+	uint64_t end = 0;
 
 	(void)mem;
 	(void)staging;
 	if (e == NULL)
 		return od_fail(err, OD_ERR_RANGE, "expert (%u, %u) is not in memory", m, expert);
-	for (uint32_t i = 0; i < n; i++) {
-		const struct od_shard *shard = &x->shard[first + i];
+	for (uint32_t i = 0; i < first + n; i++) {
+		const uint64_t sm = place_of(&x->shard[i].sm, &end), coded = place_of(&x->shard[i].e, &end);
 
-		b[i] = (struct od_shard_bytes){ .sm = od_buf_ref(e->stored, shard->sm.offset - x->offset),
-						.e = od_buf_ref(e->stored, shard->e.offset - x->offset),
-						.checked = OD_SET_STORED & ~which };
+		if (i >= first)
+			b[i - first] = (struct od_shard_bytes){ .sm = od_buf_ref(e->stored, sm),
+								.e = od_buf_ref(e->stored, coded),
+								.checked = OD_SET_STORED & ~which };
 	}
 	return OD_OK;
 }
@@ -114,28 +118,40 @@ int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 	return od_shards_read(s->pack, m, expert, first, n, which, mem, staging, b, err);
 }
 
+static int read_expert(const struct od_pack *pack, struct od_device *d, struct load_expert *e, struct od_err *err)
+{
+	const struct od_pack_expert *x = od_pack_expert(pack, e->m, e->expert);
+	uint64_t end = 0;
+	uint8_t *to;
+	int rc;
+
+	for (uint32_t i = 0; i < x->n_shards; i++) {
+		(void)place_of(&x->shard[i].sm, &end);
+		(void)place_of(&x->shard[i].e, &end);
+	}
+	rc = od_buf_new_shared(&e->stored, d, end, "an expert", err);
+	if (rc != OD_OK)
+		return rc;
+	to = od_ref_stage(od_buf_ref(e->stored, 0));
+	if (to == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the stage of an expert");
+	end = 0;
+	for (uint32_t i = 0; rc == OD_OK && i < x->n_shards; i++) {
+		rc = od_pack_read_stored(pack, &x->shard[i].sm, to + place_of(&x->shard[i].sm, &end), err);
+		if (rc == OD_OK)
+			rc = od_pack_read_stored(pack, &x->shard[i].e, to + place_of(&x->shard[i].e, &end), err);
+	}
+	return rc;
+}
+
 int load_experts_read(const struct od_pack *pack, struct od_device *d, struct load_expert *expert, size_t n,
 		      struct od_err *err)
 {
-	char path[PATH_MAX];
-	int fd, rc = open_experts(pack, path, &fd, err);
+	int rc = OD_OK;
 
-	for (size_t i = 0; rc == OD_OK && i < n; i++) {
-		const struct od_pack_expert *x = od_pack_expert(pack, expert[i].m, expert[i].expert);
-		uint8_t *to = NULL;
-
-		if (expert[i].stored != NULL)
-			continue;
-		rc = od_buf_new_shared(&expert[i].stored, d, x->bytes, "an expert", err);
-		if (rc == OD_OK)
-			to = od_ref_stage(od_buf_ref(expert[i].stored, 0));
-		if (rc == OD_OK && to == NULL)
-			rc = od_fail(err, OD_ERR_NOMEM, "no memory for the stage of an expert");
-		if (rc == OD_OK)
-			rc = od_file_pread(fd, to, x->bytes, x->offset, path, err);
-	}
-	if (fd >= 0)
-		close(fd);
+	for (size_t i = 0; rc == OD_OK && i < n; i++)
+		if (expert[i].stored == NULL)
+			rc = read_expert(pack, d, &expert[i], err);
 	return rc;
 }
 

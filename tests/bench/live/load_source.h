@@ -13,7 +13,7 @@ extern const char *const load_kind_names[]; /* ends with NULL */
 
 struct load_expert {
 	uint32_t m, expert;
-	struct od_buf *stored; /* its bytes in experts.bin, for LOAD_PACED; NULL: not read yet */
+	struct od_buf *stored; /* its chunks as stored, for LOAD_PACED; NULL: not read yet */
 };
 
 struct load_source {
