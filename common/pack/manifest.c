@@ -55,6 +55,7 @@ void od_manifest_fini(struct od_manifest *m)
 {
 	free(m->dense);
 	free(m->expert);
+	free(m->layer);
 	memset(m, 0, sizeof(*m));
 }
 
@@ -271,9 +272,7 @@ static int read_top(struct od_manifest *m, const struct od_config *cfg, const js
 		return od_fail(err, OD_ERR_MISMATCH,
 			       "%s: field \"schema_version\": expected %d, found %" PRIu64 ": " OD_MAKE_AGAIN, path,
 			       OD_PACK_SCHEMA, schema);
-	rc = read_codec(m, root, path, err);
-	if (rc == OD_OK)
-		rc = json_is_str(root, "family", cfg->family->name, path, err);
+	rc = json_is_str(root, "family", cfg->family->name, path, err);
 	if (rc == OD_OK)
 		rc = od_json_str(root, "fingerprint", &s, path, err);
 	if (rc != OD_OK)
@@ -283,6 +282,74 @@ static int read_top(struct od_manifest *m, const struct od_config *cfg, const js
 			       OD_FINGERPRINT_CHARS);
 	memcpy(m->fingerprint, s, sizeof(m->fingerprint));
 	return OD_OK;
+}
+
+static int read_tables(struct od_manifest *m, const struct od_config *cfg, const json_t *root, const char *path,
+		       struct od_err *err)
+{
+	int rc = read_codec(m, root, path, err);
+
+	if (rc == OD_OK)
+		rc = read_dense(m, root, path, err);
+	return rc == OD_OK ? read_experts(m, cfg, root, path, err) : rc;
+}
+
+/* ---- a share of a GGUF file ---- */
+
+static int read_layer_type(struct od_mat_type *t, const struct od_config *cfg, enum od_expert_mat mat, const json_t *o,
+			   const char *where, struct od_err *err)
+{
+	uint64_t n_out, n_in;
+	const char *s;
+	bool ok;
+	int rc = od_json_str(o, od_expert_mat_name(mat), &s, where, err);
+
+	if (rc != OD_OK)
+		return rc;
+	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
+	*t = (struct od_mat_type){ .dtype = od_dtype_parse(s) };
+	ok = od_expert_is_bias(mat) ? od_bias_type_ok(t) : od_mat_type_ok(t, n_in);
+	return ok ? OD_OK :
+		    od_fail(err, OD_ERR_UNSUPPORTED,
+			    "%s: field \"%s\": type \"%.16s\" is unknown here or does not fit rows of %" PRIu64
+			    ": use the same version of od-moe on all hosts",
+			    where, od_expert_mat_name(mat), s, n_in);
+}
+
+static int read_share(struct od_manifest *m, const struct od_config *cfg, const json_t *root, const char *path,
+		      struct od_err *err)
+{
+	char where[PATH_MAX + 64];
+	uint64_t at = 0;
+	json_t *table;
+	int rc = json_table(root, "gguf", cfg->n_moe, &table, path, err);
+
+	if (rc == OD_OK && m->n_experts > OD_SHARE_MAX_EXPERTS)
+		rc = od_fail(err, OD_ERR_RANGE, "%s: %zu experts, %u can be listed", path, m->n_experts,
+			     OD_SHARE_MAX_EXPERTS);
+	m->codec = OD_CODEC_RAW;
+	m->layer = calloc(cfg->n_moe, sizeof(*m->layer));
+	if (rc == OD_OK && m->layer == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
+	for (uint32_t l = 0; rc == OD_OK && l < cfg->n_moe; l++) {
+		struct od_layer_types *types = &m->layer[l];
+		uint64_t each = 0;
+
+		snprintf(where, sizeof(where), "%s: MoE layer %u", path, l);
+		for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(cfg); mat++)
+			rc = read_layer_type(&types->type[mat], cfg, (enum od_expert_mat)mat, json_array_get(table, l),
+					     where, err);
+		if (rc == OD_OK)
+			rc = od_share_expert_bytes(cfg, types->type, &each, err);
+		for (uint32_t e = 0; rc == OD_OK && e < cfg->n_experts; e++) {
+			m->expert[(size_t)l * cfg->n_experts + e] =
+				(struct od_expert_extent){ .offset = at, .bytes = each };
+			if (!od_add(at, each, &at) || at > INT64_MAX)
+				rc = od_fail(err, OD_ERR_RANGE, "%s: too large", where);
+		}
+	}
+	m->experts_bytes = at;
+	return rc;
 }
 
 int od_manifest_read(struct od_manifest *m, const struct od_config *cfg, const char *path, struct od_err *err)
@@ -297,10 +364,10 @@ int od_manifest_read(struct od_manifest *m, const struct od_config *cfg, const c
 	rc = od_manifest_init(m, cfg, err);
 	if (rc == OD_OK)
 		rc = read_top(m, cfg, root, path, err);
-	if (rc == OD_OK)
-		rc = read_dense(m, root, path, err);
-	if (rc == OD_OK)
-		rc = read_experts(m, cfg, root, path, err);
+	if (rc == OD_OK && od_json_has(root, "gguf"))
+		rc = read_share(m, cfg, root, path, err);
+	else if (rc == OD_OK)
+		rc = read_tables(m, cfg, root, path, err);
 	json_decref(root);
 	if (rc != OD_OK)
 		od_manifest_fini(m);
@@ -404,6 +471,33 @@ int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, 
 	text = json_dumps(root, JSON_INDENT(1));
 	/* A failed allocation deeper down leaves a gap; od-pack reads the file back before it publishes the pack. */
 	if (text == NULL || json_object_size(root) != 7)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory to write %s", path);
+	else
+		rc = od_file_write_atomic(path, text, strlen(text), err);
+	free(text);
+	json_decref(root);
+	return rc;
+}
+
+int od_manifest_write_share(const char *fingerprint, const struct od_layer_types *layer, const struct od_config *cfg,
+			    const char *path, struct od_err *err)
+{
+	json_t *table = json_array(), *root;
+	char *text;
+	int rc;
+
+	for (uint32_t m = 0; m < cfg->n_moe; m++) {
+		json_t *o = json_object();
+
+		for (int mat = 0; mat < od_expert_tensors(cfg); mat++)
+			json_object_set_new(o, od_expert_mat_name((enum od_expert_mat)mat),
+					    json_string(od_dtype_name(layer[m].type[mat].dtype)));
+		json_array_append_new(table, o);
+	}
+	root = json_pack("{s:i, s:s, s:s, s:o}", "schema_version", OD_PACK_SCHEMA, "family", cfg->family->name,
+			 "fingerprint", fingerprint, "gguf", table);
+	text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
+	if (text == NULL || json_array_size(table) != cfg->n_moe)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory to write %s", path);
 	else
 		rc = od_file_write_atomic(path, text, strlen(text), err);

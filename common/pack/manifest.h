@@ -44,6 +44,12 @@ struct od_manifest {
 	struct od_expert_extent *expert; /* [n_moe][n_experts] */
 	size_t n_experts;
 	uint64_t experts_bytes;
+	/* A share of a GGUF file: the types of all experts of a layer, [n_moe]; NULL: a pack. */
+	struct od_layer_types *layer;
+};
+
+struct od_layer_types {
+	struct od_mat_type type[OD_N_EXPERT_TENSORS];
 };
 
 /* Makes the tables from the configuration; dtypes, offsets and sums remain unset. Order: tensors that exist once, then
@@ -54,10 +60,16 @@ void od_manifest_fini(struct od_manifest *m);
 /* Computes the offsets in dense.bin and its size from the dtypes. */
 void od_manifest_lay_out_dense(struct od_manifest *m);
 
+/* Also reads what od_manifest_write_share has written: then it sets layer and the experts' extents, and nothing of
+ * dense tensors. */
 OD_MUST_CHECK int od_manifest_read(struct od_manifest *m, const struct od_config *cfg, const char *path,
 				   struct od_err *err);
 /* from: the source checkpoint; model.json records the names of its tensors. */
 OD_MUST_CHECK int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg,
 				    const struct od_checkpoint *from, const char *path, struct od_err *err);
+/* The model.json of a GGUF file that is used where it lies, for workers that pull their share of it: only fingerprint
+ * and layer [n_moe]. */
+OD_MUST_CHECK int od_manifest_write_share(const char *fingerprint, const struct od_layer_types *layer,
+					  const struct od_config *cfg, const char *path, struct od_err *err);
 
 #endif

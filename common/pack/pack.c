@@ -134,18 +134,23 @@ int od_pack_check_dense(const struct od_pack *p, const struct od_dense_tensor *t
 	return od_check_xxh3(found, t->xxh3, err, "checksum");
 }
 
+size_t od_pack_sum_index(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t shard)
+{
+	return p->manifest.n_dense +
+	       ((size_t)m * p->config.n_experts + expert) * od_pack_entry(p, m, expert)->x.n_shards + shard;
+}
+
 int od_pack_check_chunk(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t shard, const struct od_chunk *c,
 			const uint8_t *buf, struct od_err *err)
 {
 	const uint64_t found = XXH3_64bits(buf, c->stored_bytes);
-	const size_t i = (size_t)m * p->config.n_experts + expert;
 
-	if (p->sums != NULL && c->stored_bytes == 0)
+	if (od_pack_entry(p, m, expert)->as_bytes && c->stored_bytes == 0)
 		return OD_OK; /* there are no SM-chunks */
 	if (p->sums != NULL)
-		return od_gguf_sums_check(p->sums, p->manifest.n_dense + i * p->expert[i].x.n_shards + shard, found,
-					  err);
-	return od_check_xxh3(found, c->xxh3, err, "checksum");
+		return od_gguf_sums_check(p->sums, od_pack_sum_index(p, m, expert, shard), found, err);
+	/* In a share of a GGUF file the puller may replace it meanwhile (od_spool_put_chunk). */
+	return od_check_xxh3(found, __atomic_load_n(&c->xxh3, __ATOMIC_RELAXED), err, "checksum");
 }
 
 void od_pack_measure(struct od_pack *p)
@@ -172,6 +177,46 @@ static int read_expert_headers(struct od_pack *p, struct od_err *err)
 		rc = read_expert_header(p, i, buf, err);
 	}
 	free(buf);
+	if (rc == OD_OK)
+		od_pack_measure(p);
+	return rc;
+}
+
+/* A share of a GGUF file: model.json fixes all but the checksums. An expert whose header is damaged counts as
+ * absent. */
+static int read_share_expert(struct od_pack *p, size_t i, uint64_t *header, struct od_err *err)
+{
+	const struct od_expert_extent *extent = &p->manifest.expert[i];
+	const struct od_layer_types *layer = &p->manifest.layer[i / p->config.n_experts];
+	struct od_expert_entry *e = &p->expert[i];
+	struct od_shard *shard;
+	int rc = od_share_expert(e, &p->config, layer->type, extent->offset, err);
+
+	if (rc == OD_OK)
+		rc = od_data_read(&p->experts, false, header, OD_SHARE_HEADER_WORDS(e->x.n_shards) * sizeof(*header),
+				  extent->offset, err);
+	if (rc != OD_OK)
+		return rc;
+	if (header[0] != XXH3_64bits(header + 1, e->x.n_shards * sizeof(*header)))
+		od_pack_set_has_expert(p, (uint32_t)(i / p->config.n_experts), (uint32_t)(i % p->config.n_experts),
+				       false);
+	shard = (struct od_shard *)e->x.shard; /* ours until the pack is open */
+	for (uint32_t s = 0; s < e->x.n_shards; s++)
+		shard[s].e.xxh3 = header[1 + s];
+	return OD_OK;
+}
+
+static int read_share(struct od_pack *p, struct od_err *err)
+{
+	uint64_t *header = malloc(od_share_header_bytes(&p->config));
+	int rc = OD_OK;
+
+	p->expert = calloc(p->manifest.n_experts, sizeof(*p->expert));
+	if (p->expert == NULL || header == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory for expert tables", p->dir);
+	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_experts; i++)
+		rc = read_share_expert(p, i, header, err);
+	free(header);
 	if (rc == OD_OK)
 		od_pack_measure(p);
 	return rc;
@@ -232,14 +277,21 @@ static int read_pack(struct od_pack *p, bool spool, struct od_err *err)
 		rc = od_path(path, sizeof(path), p->dir, OD_MODEL_NAME, err);
 	if (rc == OD_OK)
 		rc = od_manifest_read(&p->manifest, &p->config, path, err);
+	if (rc == OD_OK && !spool && p->manifest.layer != NULL)
+		rc = od_fail(
+			err, OD_ERR_ARG,
+			"%s has the small files that belong to a GGUF file, and no weights: give the GGUF file itself",
+			p->dir);
 	if (rc == OD_OK && !spool)
 		rc = open_big(p, &p->dense, OD_DENSE_NAME, p->manifest.dense_bytes, err);
 	if (rc == OD_OK)
 		rc = open_big(p, &p->experts, OD_EXPERTS_NAME, p->manifest.experts_bytes, err);
-	if (rc == OD_OK)
+	if (rc == OD_OK && p->manifest.layer == NULL)
 		rc = read_expert_headers(p, err);
 	if (rc == OD_OK && spool)
 		rc = read_state(p, err);
+	if (rc == OD_OK && p->manifest.layer != NULL)
+		rc = read_share(p, err); /* it takes back what the state says of damaged experts */
 	return rc == OD_OK ? od_pack_read_extras(p, err) : rc;
 }
 
@@ -308,6 +360,7 @@ void od_pack_close(struct od_pack *p)
 			free((void *)p->expert[i].x.shard);
 	free(p->expert);
 	free(p->has);
+	free(p->tensor);
 	od_manifest_fini(&p->manifest);
 	od_gguf_sums_close(p->sums);
 	od_data_fini(&p->dense);
@@ -410,9 +463,10 @@ bool od_pack_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert)
 	return p->has == NULL || atomic_load(&p->has[(size_t)m * p->config.n_experts + expert]);
 }
 
-void od_pack_set_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert, bool has)
+void od_pack_set_has_expert(struct od_pack *p, uint32_t m, uint32_t expert, bool has)
 {
 	atomic_store(&p->has[(size_t)m * p->config.n_experts + expert], has);
+	atomic_fetch_add(&p->n_changes, 1);
 }
 
 uint64_t od_pack_expert_stored_bytes(const struct od_pack *p)

@@ -10,6 +10,11 @@
 #include "common/pack/manifest.h"
 #include "common/pack/pack_data.h"
 
+/* The names of the tensors in a GGUF file that have the experts of a layer; some may be the same. */
+struct od_pack_tensors {
+	char name[OD_N_EXPERT_TENSORS][48];
+};
+
 struct od_pack {
 	/* A GGUF file that is used where it lies: checksums of the dense tensors, then of each expert's chunks.
 	 * NULL: a pack, which has its own. */
@@ -23,6 +28,8 @@ struct od_pack {
 	json_t *generation; /* NULL: none */
 	struct od_pack_data dense, experts;
 	struct od_expert_entry *expert; /* [n_moe][n_experts] */
+	struct od_pack_tensors *tensor; /* a GGUF file's, [n_moe]; NULL: no such file */
+	_Atomic uint64_t n_changes; /* a spool's: experts that came or went */
 	atomic_bool *has; /* a spool's [n_moe][n_experts]: the expert is complete; NULL: all are */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS], stored_bytes, raw_bytes; /* the largest expert's */
 	/* Maxima over all shards: weights; SM bytes; SM bytes of types not merged in place; bytes in memory of types
@@ -40,11 +47,12 @@ const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m,
 size_t od_pack_held_experts(const struct od_pack *p, size_t *first);
 
 /* Spools only: marks an expert complete or absent. Any thread. */
-void od_pack_set_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert, bool has);
+void od_pack_set_has_expert(struct od_pack *p, uint32_t m, uint32_t expert, bool has);
 
 /* Checks bytes that were read: a dense tensor's, or those of a shard's chunk. */
 OD_MUST_CHECK int od_pack_check_dense(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found,
 				      struct od_err *err);
+size_t od_pack_sum_index(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t shard); /* in p->sums */
 OD_MUST_CHECK int od_pack_check_chunk(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t shard,
 				      const struct od_chunk *c, const uint8_t *buf, struct od_err *err);
 

@@ -417,3 +417,91 @@ void od_expert_header_write(const struct od_expert_entry *in, const struct od_co
 	d.xxh3 = header_xxh3(buf, len);
 	memcpy(buf, &d, sizeof(d));
 }
+
+/* ---- experts whose weights are stored whole ---- */
+
+/* Appends the shards of a matrix, whose rows begin at `begin`; returns their number. */
+static uint32_t cut_matrix(const struct od_config *cfg, const struct od_mat_type *type, int mat, uint64_t begin,
+			   struct od_shard *shard)
+{
+	uint64_t n_out, n_in, row_bytes;
+	uint32_t n = 0, rows;
+
+	od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+	rows = od_shard_rows(n_out, n_in);
+	row_bytes = od_mat_row_bytes(type, n_in);
+	for (uint64_t row = 0; row < n_out; row += rows, n++) {
+		struct od_shard *s = &shard[n];
+
+		*s = (struct od_shard){ .mat = (uint8_t)mat, .row_begin = (uint32_t)row };
+		s->n_rows = (uint32_t)(n_out - row < rows ? n_out - row : rows);
+		s->e.offset = s->sm.offset = begin + row * row_bytes;
+		s->e.stored_bytes = s->e.raw_bytes = (uint32_t)(s->n_rows * row_bytes);
+		s->e.codec = s->sm.codec = OD_CODEC_RAW;
+	}
+	return n;
+}
+
+int od_expert_whole(struct od_expert_entry *out, const struct od_config *cfg, const struct od_mat_type *type,
+		    const uint64_t *begin, struct od_err *err)
+{
+	const uint32_t n_shards = od_expert_shards(cfg);
+	struct od_shard *shard = calloc(n_shards, sizeof(*shard));
+	uint32_t n = 0;
+
+	*out = (struct od_expert_entry){ .as_bytes = true };
+	if (shard == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for expert tables");
+	out->x.shard = shard;
+	out->x.n_shards = n_shards;
+	for (int mat = 0; mat < od_expert_tensors(cfg); mat++) {
+		out->type[mat] = type[mat];
+		n += cut_matrix(cfg, &type[mat], mat, begin[mat], shard + n);
+	}
+	out->x.offset = begin[0];
+	for (uint32_t i = 0; i < n_shards; i++)
+		out->x.bytes += shard[i].e.stored_bytes;
+	out->sm_offset = out->e_offset = out->x.offset + out->x.bytes; /* it has no regions */
+	return OD_OK;
+}
+
+uint64_t od_share_header_bytes(const struct od_config *cfg)
+{
+	return od_round_up(OD_SHARE_HEADER_WORDS(od_expert_shards(cfg)) * sizeof(uint64_t), OD_PAGE_BYTES);
+}
+
+int od_share_expert_bytes(const struct od_config *cfg, const struct od_mat_type *type, uint64_t *bytes,
+			  struct od_err *err)
+{
+	uint64_t at = od_share_header_bytes(cfg), n_out, n_in, row, all;
+
+	*bytes = 0;
+	for (int mat = 0; mat < od_expert_tensors(cfg); mat++) {
+		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+		row = od_mat_row_bytes(&type[mat], n_in);
+		if (!od_mul(row, n_out, &all) || !od_add(at, all, &at) || at > INT64_MAX ||
+		    row > UINT32_MAX / od_shard_rows(n_out, n_in))
+			return od_fail(err, OD_ERR_RANGE, "%s of %" PRIu64 " rows of %" PRIu64 " bytes is too large",
+				       od_expert_mat_name((enum od_expert_mat)mat), n_out, row);
+	}
+	*bytes = od_round_up(at, OD_PAGE_BYTES);
+	return OD_OK;
+}
+
+int od_share_expert(struct od_expert_entry *out, const struct od_config *cfg, const struct od_mat_type *type,
+		    uint64_t offset, struct od_err *err)
+{
+	uint64_t begin[OD_N_EXPERT_TENSORS], at = offset + od_share_header_bytes(cfg), n_out, n_in;
+	int rc;
+
+	for (int mat = 0; mat < od_expert_tensors(cfg); mat++) {
+		begin[mat] = at;
+		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+		at += n_out * od_mat_row_bytes(&type[mat], n_in);
+	}
+	rc = od_expert_whole(out, cfg, type, begin, err);
+	out->x.offset = offset;
+	out->x.bytes = od_round_up(at, OD_PAGE_BYTES) - offset;
+	out->sm_offset = out->e_offset = offset + out->x.bytes;
+	return rc;
+}

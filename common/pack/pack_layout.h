@@ -22,6 +22,7 @@
 #define OD_MODEL_NAME "model.json"
 #define OD_SOURCE_NAME "source.txt" /* it names the checkpoint of an unfinished pack */
 #define OD_MODEL_MAX_BYTES (64u << 20)
+#define OD_SHARE_MAX_EXPERTS (1u << 20) /* in a share of a GGUF file: a PONG can list so many */
 #define OD_GENERATION_MAX_BYTES (1u << 20) /* generation_config.json */
 
 /* An expert starts with this header, its shard table and zeros up to 4 KiB. Offsets count from the start of the expert,
@@ -99,6 +100,21 @@ uint64_t od_shard_max_memory(const struct od_config *cfg);
 /* SM is stored uncompressed, so the offset of the E region is known before coding. */
 uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_TENSORS]);
 uint64_t od_region_end(uint64_t end_of_data); /* 64 zero bytes, then up to 4 KiB */
+
+/* An expert whose weights are all stored whole: shards, types and as_bytes of an entry, rows of matrix i from begin[i]
+ * on. On success the caller frees out->x.shard. */
+OD_MUST_CHECK int od_expert_whole(struct od_expert_entry *out, const struct od_config *cfg,
+				  const struct od_mat_type *type, const uint64_t *begin, struct od_err *err);
+/* An expert of a worker's share of a GGUF file begins with a header: the XXH3-64 of the numbers behind it, which are
+ * those of the expert's chunks (0: it has not come yet); then zeros up to a page. */
+#define OD_SHARE_HEADER_WORDS(n_shards) (1 + (size_t)(n_shards))
+uint64_t od_share_header_bytes(const struct od_config *cfg);
+/* Whole pages. OD_ERR_RANGE: a chunk, or the expert, is too large. */
+OD_MUST_CHECK int od_share_expert_bytes(const struct od_config *cfg, const struct od_mat_type *type, uint64_t *bytes,
+					struct od_err *err);
+/* od_expert_whole for an expert of such a share that begins at `offset`. */
+OD_MUST_CHECK int od_share_expert(struct od_expert_entry *out, const struct od_config *cfg,
+				  const struct od_mat_type *type, uint64_t offset, struct od_err *err);
 
 /* buf [od_expert_header_bytes]: read from `offset`, where expert (m, expert) starts in a file of file_bytes. Checks
  * everything against the configuration. On success the caller frees out->x.shard. */

@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 #include "common/compute/cpu/cpu_device.h"
 #include "common/pack/checksum.h"
+#include "common/pack/expert_sums.h"
 #include "common/pack/given.h"
 #include "common/pack/import/source.h"
 #include "common/pack/load/expert_form.h"
@@ -314,6 +315,8 @@ static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *byte
 		for (; rc == OD_OK && shard < e->x.n_shards && e->x.shard[shard].mat == mat; shard++)
 			rc = verify_shard(v, thread, m, expert, shard, &sums, err);
 		od_mat_sums_final(&sums, &e->type[mat], sha256);
+		if (od_expert_sums_apply(p)) /* chunks have checksums, and that is all */
+			continue;
 		if (rc == OD_OK && memcmp(sha256, e->sha256[mat], sizeof(sha256)) != 0)
 			rc = od_fail(err, OD_ERR_CORRUPT,
 				     "%s: expert (%u, %u): matrix %s: SHA-256 differs from the "
@@ -363,8 +366,11 @@ static int verify_fingerprint(struct verifier *v, struct od_err *err)
 	const struct od_pack *p = v->pack;
 	char name[OD_NAME_BYTES], hex[OD_FINGERPRINT_CHARS + 1];
 	struct od_fingerprint *f;
-	int rc = od_fingerprint_new(&f, err);
+	int rc;
 
+	if (od_expert_sums_apply(p))
+		return OD_OK; /* it is the GGUF file's, made from what a share does not have */
+	rc = od_fingerprint_new(&f, err);
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 

@@ -6,7 +6,8 @@
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
 #include "common/net/gate.h"
-#include "common/pack/pack_layout.h"
+#include "common/pack/spool/spool_source.h"
+#include "common/pack/sums.h"
 #include "main-node/store/store_queue.h"
 
 #include <errno.h>
@@ -36,7 +37,7 @@ struct odm_store {
 	struct od_host address;
 	uint64_t session;
 	uint8_t fingerprint[32], sums_sha256[32];
-	struct store_file file[OD_STORE_EXPERTS + 1]; /* by number; fd -1: there is none */
+	struct store_file file[OD_STORE_EXPERTS]; /* small ones by number; fd -1: there is none */
 	uint64_t bytes[OD_STORE_EXPERTS + 1]; /* length of each */
 	pthread_t thread;
 	bool started;
@@ -72,7 +73,7 @@ static int open_files(struct odm_store *s, struct od_err *err)
 	for (uint32_t i = 0; rc == OD_OK && od_small_files[i].name != NULL; i++)
 		rc = open_file(s, od_small_files[i].number, od_small_files[i].name, od_small_files[i].required, err);
 	if (rc == OD_OK)
-		rc = open_file(s, OD_STORE_EXPERTS, OD_EXPERTS_NAME, true, err);
+		s->bytes[OD_STORE_EXPERTS] = od_spool_source_bytes(s->pack);
 	return rc == OD_OK ? od_sha256_file(s->file[OD_STORE_SUMS].path, s->sums_sha256, err) : rc;
 }
 
@@ -148,16 +149,26 @@ static void send_welcome(struct odm_store *s, const struct od_route *to)
 		return; /* it asks again */
 }
 
-static void serve(struct odm_store *s, struct odm_store_worker *w, const struct odm_store_request *r)
+static int read_piece(const struct odm_store *s, const struct odm_store_request *r, uint8_t *to, uint64_t *xxh3,
+		      struct od_err *err)
 {
 	const struct store_file *f = &s->file[r->file];
+
+	*xxh3 = 0;
+	if (r->file == OD_STORE_EXPERTS)
+		return od_spool_source_read(s->pack, r->offset, to, r->bytes, xxh3, err);
+	return od_file_pread(f->fd, to, r->bytes, r->offset, f->path, err);
+}
+
+static void serve(struct odm_store *s, struct odm_store_worker *w, const struct odm_store_request *r)
+{
 	struct store_piece *p = malloc(sizeof(*p) + r->bytes);
 	struct od_out_frame frame = { .len = r->bytes, .done = piece_left, .hint = p };
 	Od__Header h = OD__HEADER__INIT;
 	Od__Chunk body = OD__CHUNK__INIT;
 	struct od_err err;
 	int rc = p == NULL ? od_fail(&err, OD_ERR_NOMEM, "the store has no memory for %u bytes", r->bytes) :
-			     od_file_pread(f->fd, p->data, r->bytes, r->offset, f->path, &err);
+			     read_piece(s, r, p->data, &body.xxh3, &err);
 
 	body.request = r->request;
 	h.body_case = OD__HEADER__BODY_CHUNK;
@@ -362,7 +373,7 @@ int odm_store_open(struct odm_store **out, const struct od_pack *pack, const cha
 	s->keys = keys;
 	s->hosts = hosts;
 	s->wake_fd = -1;
-	for (uint32_t i = 0; i <= OD_STORE_EXPERTS; i++)
+	for (uint32_t i = 0; i < OD_STORE_EXPERTS; i++)
 		s->file[i].fd = -1;
 	sem_init(&s->opened, 0, 0);
 	od_pack_fingerprint_bytes(pack, s->fingerprint);
@@ -394,7 +405,7 @@ void odm_store_close(struct odm_store *s)
 		wake(s);
 		pthread_join(s->thread, NULL);
 	}
-	for (uint32_t i = 0; i <= OD_STORE_EXPERTS; i++) {
+	for (uint32_t i = 0; i < OD_STORE_EXPERTS; i++) {
 		if (s->file[i].fd >= 0)
 			close(s->file[i].fd);
 	}

@@ -263,7 +263,7 @@ static void fill(struct od_spool *spool, const struct od_pack *p, struct odw_sto
 			check(odw_store_fetch(s, OD_STORE_EXPERTS, k->offset, k->stored_bytes, 0) == OD_OK);
 			if (!odw_store_next(s, &f) || f.code != OD_OK)
 				continue;
-			if (od_spool_put_chunk(spool, m, e, c, f.bytes, &err) == OD_OK) {
+			if (od_spool_put_chunk(spool, m, e, c, f.bytes, f.xxh3, &err) == OD_OK) {
 				check(memcmp(f.bytes, original[OD_STORE_EXPERTS] + k->offset, k->stored_bytes) == 0);
 				check(od_spool_has_chunk(spool, m, e, c));
 			}

@@ -146,7 +146,7 @@ static int put_chunk(struct od_spool *s, const struct od_pack *p, uint32_t m, ui
 
 	assert_int_equal(od_file_pread(experts_fd, buf, k->stored_bytes, k->offset, "", &err), OD_OK);
 	buf[k->stored_bytes / 2] ^= spoil;
-	rc = od_spool_put_chunk(s, m, e, c, buf, &err);
+	rc = od_spool_put_chunk(s, m, e, c, buf, 0, &err);
 	free(buf);
 	return rc;
 }

@@ -377,11 +377,11 @@ static void undo(struct pull *a, uint32_t c)
 	a->next = c < a->next ? c : a->next;
 }
 
-static void on_bytes(struct odw_puller *p, struct pull *a, uint32_t c, const uint8_t *bytes)
+static void on_bytes(struct odw_puller *p, struct pull *a, uint32_t c, const struct odw_fetched *f)
 {
 	const uint32_t m = a->expert / p->per_layer, e = a->expert % p->per_layer;
 	struct od_err err;
-	int rc = od_spool_put_chunk(p->o.spool, m, e, c, bytes, &err);
+	int rc = od_spool_put_chunk(p->o.spool, m, e, c, f->bytes, f->xxh3, &err);
 
 	if (rc == OD_OK) {
 		set_stuck(p, OD_OK, "");
@@ -409,7 +409,7 @@ static void on_fetched(struct odw_puller *p, const struct odw_fetched *f)
 	if (a == NULL)
 		return; /* the expert was given up */
 	if (f->code == OD_OK) {
-		on_bytes(p, a, c, f->bytes);
+		on_bytes(p, a, c, f);
 	} else if (f->code == OD_ERR_BUSY) {
 		undo(a, c);
 		p->pause_ns = od_now_ns() + BUSY_NS;

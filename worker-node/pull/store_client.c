@@ -316,7 +316,7 @@ static bool on_chunk(struct odw_store *s, struct od_msg *m, struct odw_fetched *
 		end_life(s, 0);
 		return false;
 	}
-	*f = (struct odw_fetched){ .tag = o->tag, .code = c->code };
+	*f = (struct odw_fetched){ .tag = o->tag, .code = c->code, .xxh3 = c->xxh3 };
 	od_peer_text(c->reason, f->reason, sizeof(f->reason));
 	f->bytes = od_msg_frame(m, 0, &len);
 	if (c->code == OD_OK && m->n_frames != 1) {

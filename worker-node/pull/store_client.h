@@ -21,6 +21,7 @@ struct odw_fetched {
 	uint64_t tag; /* as given to odw_store_fetch */
 	int code; /* OD_OK: bytes holds the whole range */
 	char reason[300];
+	uint64_t xxh3; /* a GGUF file's chunk has this sum at the store; else 0 */
 	const uint8_t *bytes; /* until od_msg_fini, and until the next one is taken */
 	struct od_msg msg; /* the caller calls od_msg_fini */
 };

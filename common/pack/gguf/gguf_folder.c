@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 #include "common/pack/gguf/gguf_config.h"
 #include "common/pack/gguf/gguf_fingerprint.h"
+#include "common/pack/gguf/gguf_map.h"
 #include "common/pack/gguf/gguf_tokenizer.h"
 
 #include <dirent.h>
@@ -60,7 +61,42 @@ static int write_config(const char *dir, const json_t *config, struct od_err *er
 	return rc;
 }
 
-static int fill(const struct od_gguf *g, const json_t *config, const char *dir, struct od_err *err)
+static int write_types(const struct od_gguf *g, const struct od_config *cfg, const char *fingerprint, const char *path,
+		       struct od_err *err)
+{
+	struct od_layer_types *layer = calloc(cfg->n_moe, sizeof(*layer));
+	int rc = layer != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
+
+	for (uint32_t m = 0; rc == OD_OK && m < cfg->n_moe; m++)
+		for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(cfg); mat++) {
+			struct od_gguf_place at;
+
+			rc = od_gguf_experts(g, cfg, m, (enum od_expert_mat)mat, &at, err);
+			layer[m].type[mat] = at.type;
+		}
+	if (rc == OD_OK)
+		rc = od_manifest_write_share(fingerprint, layer, cfg, path, err);
+	free(layer);
+	return rc;
+}
+
+/* For workers that pull their share: model.json, and the sums of all. */
+static int write_model(const struct od_gguf *g, const json_t *config, const char *fingerprint, const char *dir,
+		       struct od_err *err)
+{
+	struct od_config cfg;
+	char path[PATH_MAX];
+	int rc = od_config_parse(&cfg, config, od_gguf_path(g), err);
+
+	if (rc == OD_OK)
+		rc = od_path(path, sizeof(path), dir, OD_MODEL_NAME, err);
+	if (rc == OD_OK)
+		rc = write_types(g, &cfg, fingerprint, path, err);
+	return rc == OD_OK ? od_sums_write(dir, err) : rc;
+}
+
+static int fill(const struct od_gguf *g, const json_t *config, const char *fingerprint, const char *dir,
+		struct od_err *err)
 {
 	struct od_gguf_texts t;
 	int rc = od_gguf_texts(g, &t, err);
@@ -75,7 +111,7 @@ static int fill(const struct od_gguf *g, const json_t *config, const char *dir, 
 			rc = write_text(dir, "generation_config.json", &t.generation, err);
 	}
 	od_gguf_texts_fini(&t);
-	return rc;
+	return rc == OD_OK ? write_model(g, config, fingerprint, dir, err) : rc;
 }
 
 void od_gguf_folder_remove(const char *folder)
@@ -128,7 +164,7 @@ int od_gguf_folder_make(const struct od_gguf *g, const char *fingerprint, const 
 	rc = make_new(made, *temporary ? NULL : final, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = fill(g, config, made, err);
+	rc = fill(g, config, fingerprint, made, err);
 	if (rc == OD_OK && !*temporary && chmod(made, 0755) != 0) /* others of this machine use it, too */
 		rc = od_fail_errno(err, OD_ERR_IO, "cannot change the mode of %s", made);
 	/* Whole or not at all; another process may have been faster. */

@@ -1,5 +1,6 @@
 /* gguf_folder.h - the folder of a pack's small files that belongs to a GGUF file: config.json, the tokeniser's files
- * and generation_config.json, made from its metadata. Shadows that od-pack makes of it go there, too.
+ * and generation_config.json, made from its metadata; and model.json and SHA256SUMS, for workers that pull their share.
+ * The same bytes on every machine. Shadows that od-pack makes of it go there, too.
  *
  * It is in $CACHE_DIRECTORY (systemd), else /var/cache/od-moe, else $XDG_CACHE_HOME/od-moe or ~/.cache/od-moe; where
  * none can be written it is a temporary one. Its name has the file's fingerprint: what is there already is used.

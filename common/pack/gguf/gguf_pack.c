@@ -7,6 +7,7 @@
 #include "common/pack/gguf/gguf_map.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,52 +42,19 @@ static int place_dense(struct od_pack *p, const struct od_gguf *g, struct od_den
 
 /* ---- Experts ---- */
 
-/* The shards of a matrix of an expert, from shard on; returns their number. */
-static uint32_t cut_matrix(const struct od_pack *p, const struct od_gguf_place *at, uint32_t expert, int mat,
-			   struct od_shard *shard)
-{
-	uint64_t n_out, n_in, row_bytes, begin;
-	uint32_t n = 0, rows;
-
-	od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
-	rows = od_shard_rows(n_out, n_in);
-	row_bytes = od_mat_row_bytes(&at->type, n_in);
-	begin = p->experts.file[at->tensor->file].begin + at->tensor->offset +
-		(at->first_row + expert * at->step) * row_bytes;
-	for (uint64_t row = 0; row < n_out; row += rows, n++) {
-		struct od_shard *s = &shard[n];
-
-		*s = (struct od_shard){ .mat = (uint8_t)mat, .row_begin = (uint32_t)row };
-		s->n_rows = (uint32_t)(n_out - row < rows ? n_out - row : rows);
-		s->e.offset = s->sm.offset = begin + row * row_bytes;
-		s->e.stored_bytes = s->e.raw_bytes = (uint32_t)(s->n_rows * row_bytes);
-		s->e.codec = s->sm.codec = OD_CODEC_RAW;
-	}
-	return n;
-}
-
 static int place_expert(struct od_pack *p, const struct od_gguf_place *at, uint32_t m, uint32_t expert,
 			struct od_err *err)
 {
-	const uint32_t n_shards = od_expert_shards(&p->config);
-	struct od_expert_entry *e = &p->expert[(size_t)m * p->config.n_experts + expert];
-	struct od_shard *shard = calloc(n_shards, sizeof(*shard));
-	uint32_t n = 0;
+	struct od_mat_type type[OD_N_EXPERT_TENSORS];
+	uint64_t begin[OD_N_EXPERT_TENSORS], n_out, n_in;
 
-	if (shard == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for expert tables", p->dir);
-	e->x.shard = shard;
-	e->x.n_shards = n_shards;
-	e->as_bytes = true;
 	for (int mat = 0; mat < od_expert_tensors(&p->config); mat++) {
-		e->type[mat] = at[mat].type;
-		n += cut_matrix(p, &at[mat], expert, mat, shard + n);
+		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
+		type[mat] = at[mat].type;
+		begin[mat] = p->experts.file[at[mat].tensor->file].begin + at[mat].tensor->offset +
+			     (at[mat].first_row + expert * at[mat].step) * od_mat_row_bytes(&at[mat].type, n_in);
 	}
-	e->x.offset = shard[0].e.offset;
-	for (uint32_t i = 0; i < n_shards; i++)
-		e->x.bytes += shard[i].e.stored_bytes;
-	e->sm_offset = e->e_offset = e->x.offset + e->x.bytes; /* it has no regions */
-	return OD_OK;
+	return od_expert_whole(&p->expert[(size_t)m * p->config.n_experts + expert], &p->config, type, begin, err);
 }
 
 static int place_layer(struct od_pack *p, const struct od_gguf *g, uint32_t m, struct od_err *err)
@@ -94,8 +62,11 @@ static int place_layer(struct od_pack *p, const struct od_gguf *g, uint32_t m, s
 	struct od_gguf_place at[OD_N_EXPERT_TENSORS];
 	int rc = OD_OK;
 
-	for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(&p->config); mat++)
+	for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(&p->config); mat++) {
 		rc = od_gguf_experts(g, &p->config, m, (enum od_expert_mat)mat, &at[mat], err);
+		if (rc == OD_OK)
+			snprintf(p->tensor[m].name[mat], sizeof(p->tensor[m].name[mat]), "%s", at[mat].tensor->name);
+	}
 	for (uint32_t e = 0; rc == OD_OK && e < p->config.n_experts; e++) {
 		for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(&p->config); mat++)
 			if (at[mat].apart)
@@ -133,7 +104,8 @@ static int fill_tables(struct od_pack *p, const struct od_gguf *g, const char *f
 	memcpy(p->manifest.fingerprint, fingerprint, sizeof(p->manifest.fingerprint));
 	p->manifest.codec = OD_CODEC_RAW;
 	p->expert = calloc(p->manifest.n_experts, sizeof(*p->expert));
-	if (p->expert == NULL)
+	p->tensor = calloc(p->config.n_moe, sizeof(*p->tensor));
+	if (p->expert == NULL || p->tensor == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for expert tables", p->dir);
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++)
 		rc = place_dense(p, g, &p->manifest.dense[i], err);

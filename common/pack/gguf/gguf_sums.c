@@ -26,6 +26,7 @@ struct od_gguf_sums {
 	size_t n, map_bytes;
 	struct sums_head *head; /* NULL: no map */
 	_Atomic uint64_t *sum; /* [n]; 0: not known yet */
+	_Atomic uint64_t n_learned;
 };
 
 static void state_of(const struct od_gguf *g, uint8_t out[48])
@@ -50,7 +51,9 @@ static bool map_file(struct od_gguf_sums *s, const struct sums_head *want)
 
 	if (fd < 0)
 		return false;
-	if (fstat(fd, &st) != 0 || (st.st_size != (off_t)s->map_bytes && ftruncate(fd, (off_t)s->map_bytes) != 0)) {
+	/* A page without its place on the disk would kill the process when the disk is full. */
+	if (fstat(fd, &st) != 0 || (st.st_size != (off_t)s->map_bytes && ftruncate(fd, (off_t)s->map_bytes) != 0) ||
+	    posix_fallocate(fd, 0, (off_t)s->map_bytes) != 0) {
 		close(fd);
 		return false;
 	}
@@ -115,10 +118,24 @@ int od_gguf_sums_check(struct od_gguf_sums *s, size_t i, uint64_t found, struct 
 	uint64_t known = 0;
 
 	found = found != 0 ? found : 1; /* 0 means that none is known */
-	if (atomic_compare_exchange_strong(&s->sum[i], &known, found) || known == found)
+	if (atomic_compare_exchange_strong(&s->sum[i], &known, found)) {
+		atomic_fetch_add(&s->n_learned, 1);
+		return OD_OK;
+	}
+	if (known == found)
 		return OD_OK;
 	return od_fail(err, OD_ERR_CORRUPT,
 		       "checksum %016" PRIx64 ", it was %016" PRIx64
 		       " when it was read first: the file has changed or the disk returns other bytes%s%s",
 		       found, known, s->path != NULL ? "; to begin anew, remove " : "", s->path != NULL ? s->path : "");
+}
+
+uint64_t od_gguf_sums_known(const struct od_gguf_sums *s, size_t i)
+{
+	return atomic_load(&s->sum[i]);
+}
+
+uint64_t od_gguf_sums_learned(const struct od_gguf_sums *s)
+{
+	return atomic_load(&s->n_learned);
 }

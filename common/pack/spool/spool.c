@@ -327,10 +327,16 @@ int od_spool_open_model(struct od_spool *s, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	s->has_manifest = true;
-	if (od_expert_header_bytes(&s->config) > OD_SPOOL_PIECE_MAX_BYTES)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: headers of %" PRIu64 " bytes, %u can be pulled", path,
-			       od_expert_header_bytes(&s->config), OD_SPOOL_PIECE_MAX_BYTES);
+	if (od_spool_header_bytes(s) > OD_SPOOL_PIECE_MAX_BYTES)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: headers of %zu bytes, %u can be pulled", path,
+			       od_spool_header_bytes(s), OD_SPOOL_PIECE_MAX_BYTES);
 	return make_experts(s, err);
+}
+
+/* A share of a GGUF file: chunks' checksums come with the chunks, not before them in headers. */
+static bool is_gguf(const struct od_spool *s)
+{
+	return s->manifest.layer != NULL;
 }
 
 size_t od_spool_n_experts(const struct od_spool *s)
@@ -340,7 +346,7 @@ size_t od_spool_n_experts(const struct od_spool *s)
 
 size_t od_spool_header_bytes(const struct od_spool *s)
 {
-	return od_expert_header_bytes(&s->config);
+	return is_gguf(s) ? od_share_header_bytes(&s->config) : od_expert_header_bytes(&s->config);
 }
 
 uint64_t od_spool_header_offset(const struct od_spool *s, size_t i)
@@ -353,6 +359,8 @@ bool od_spool_lacks_header(struct od_spool *s, size_t i)
 	const struct od_expert_extent *extent = &s->manifest.expert[i];
 	const size_t len = od_spool_header_bytes(s);
 
+	if (is_gguf(s))
+		return false;
 	return od_file_pread(s->fd, s->buf, len, extent->offset, s->path, NULL) != OD_OK ||
 	       XXH3_64bits(s->buf, len) != extent->header_xxh3;
 }
@@ -481,17 +489,39 @@ bool od_spool_has_chunk(struct od_spool *s, uint32_t m, uint32_t expert, uint32_
 	       XXH3_64bits(s->buf, k->stored_bytes) == k->xxh3;
 }
 
-int od_spool_put_chunk(struct od_spool *s, uint32_t m, uint32_t expert, uint32_t c, const void *bytes,
+/* Keeps the checksum that came with a chunk of a GGUF file. A loader may look at the one that was there before: of an
+ * expert that was complete and is pulled again. */
+static int put_sum(struct od_spool *s, const struct od_pack_expert *x, uint32_t shard, uint64_t xxh3,
+		   struct od_err *err)
+{
+	struct od_shard *to = (struct od_shard *)&x->shard[shard]; /* the spool's thread alone writes it */
+	uint64_t *header = (uint64_t *)(void *)s->buf;
+
+	__atomic_store_n(&to->e.xxh3, xxh3, __ATOMIC_RELAXED);
+	for (uint32_t i = 0; i < x->n_shards; i++)
+		header[1 + i] = x->shard[i].e.xxh3;
+	header[0] = XXH3_64bits(header + 1, x->n_shards * sizeof(*header));
+	return od_file_pwrite(s->fd, header, OD_SHARE_HEADER_WORDS(x->n_shards) * sizeof(*header), x->offset, s->path,
+			      err);
+}
+
+int od_spool_put_chunk(struct od_spool *s, uint32_t m, uint32_t expert, uint32_t c, const void *bytes, uint64_t xxh3,
 		       struct od_err *err)
 {
 	const struct od_pack_expert *x = od_pack_expert(s->pack, m, expert);
 	const struct od_chunk *k = od_spool_chunk(x, c);
+	int rc = OD_OK;
 
-	if (XXH3_64bits(bytes, k->stored_bytes) != k->xxh3)
+	if (XXH3_64bits(bytes, k->stored_bytes) != (is_gguf(s) ? xxh3 : k->xxh3))
 		return od_fail(err, OD_ERR_CORRUPT,
 			       "expert (%u, %u) shard %u, %s-chunk: the received bytes do not have the "
-			       "checksum of the expert's header; check the store's pack with od-pack verify",
-			       m, expert, c % x->n_shards, c < x->n_shards ? "SM" : "E");
+			       "checksum %s; check the store's pack with od-pack verify",
+			       m, expert, c % x->n_shards, c < x->n_shards ? "SM" : "E",
+			       is_gguf(s) ? "that came with them" : "of the expert's header");
+	if (is_gguf(s) && xxh3 != k->xxh3)
+		rc = put_sum(s, x, c - x->n_shards, xxh3, err);
+	if (rc != OD_OK)
+		return rc;
 	return od_file_pwrite(s->fd, bytes, k->stored_bytes, k->offset, s->path, err);
 }
 

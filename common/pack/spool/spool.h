@@ -2,9 +2,10 @@
  * pack. Specified in docs/PACK-FORMAT.md.
  *
  * Order of calls: od_spool_open; SHA256SUMS and the small files; od_spool_open_model; every expert's header;
- * od_spool_open_pack; then experts, chunk by chunk, in any order. The bytes are untrusted: they are checked against
- * SHA256SUMS, model.json or the expert's header before they are written, and only a spool's own files are written.
- * After a crash the next run continues.
+ * od_spool_open_pack; then experts, chunk by chunk, in any order. A share of a GGUF file has no headers: the
+ * checksum of each chunk comes with it. The bytes are untrusted: they are checked against SHA256SUMS, model.json or
+ * the expert's header before they are written, and only a spool's own files are written. After a crash the next run
+ * continues.
  * Thread: one. Owner: the caller; a lock on the folder excludes other processes. */
 #ifndef OD_PACK_SPOOL_H
 #define OD_PACK_SPOOL_H
@@ -71,9 +72,10 @@ uint64_t od_spool_expert_bytes(const struct od_spool *s, uint32_t m, uint32_t ex
 bool od_spool_has_data(const struct od_spool *s, uint32_t m, uint32_t expert);
 /* True: the chunk is on disk and valid. Reads it to check. */
 bool od_spool_has_chunk(struct od_spool *s, uint32_t m, uint32_t expert, uint32_t c);
-/* Writes the chunk. bytes: its stored_bytes. OD_ERR_CORRUPT: the checksum does not match. */
+/* Writes the chunk. bytes: its stored_bytes. xxh3: their checksum as the source has it (od_spool_source_read); a pack's
+ * chunk has it in the expert's header. OD_ERR_CORRUPT: the checksum does not match. */
 OD_MUST_CHECK int od_spool_put_chunk(struct od_spool *s, uint32_t m, uint32_t expert, uint32_t c, const void *bytes,
-				     struct od_err *err);
+				     uint64_t xxh3, struct od_err *err);
 /* Marks the expert complete or absent, for od_pack_has_expert at once, on disk with the next od_spool_save. */
 void od_spool_mark(struct od_spool *s, uint32_t m, uint32_t expert, bool whole);
 /* Marks the expert absent and frees its disk space. */

@@ -4,6 +4,7 @@
 #include "common/base/file.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/spool/spool.h"
+#include "common/pack/spool/spool_source.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -25,7 +26,7 @@ static int copy_small_file(const struct writer *w, const char *name, size_t max_
 			   struct od_err *err)
 {
 	char path[PATH_MAX];
-	int rc = od_path(path, sizeof(path), w->job->pack, name, err);
+	int rc = od_path(path, sizeof(path), od_pack_folder(w->source), name, err);
 
 	*text = NULL;
 	return rc == OD_OK ? od_file_read(path, max_bytes, text, len, err) : rc;
@@ -54,12 +55,13 @@ static int copy_small(struct writer *w, struct od_err *err)
 static int copy_headers(struct writer *w, struct od_err *err)
 {
 	int rc = od_spool_open_model(w->spool, err);
+	uint64_t xxh3;
 
 	for (size_t i = 0; rc == OD_OK && i < od_spool_n_experts(w->spool); i++) {
 		if (!od_spool_lacks_header(w->spool, i))
 			continue;
-		rc = od_data_read(&w->source->experts, false, w->buf, od_spool_header_bytes(w->spool),
-				  od_spool_header_offset(w->spool, i), err);
+		rc = od_spool_source_read(w->source, od_spool_header_offset(w->spool, i), w->buf,
+					  od_spool_header_bytes(w->spool), &xxh3, err);
 		if (rc == OD_OK)
 			rc = od_spool_put_header(w->spool, i, w->buf, err);
 	}
@@ -72,16 +74,17 @@ static int copy_expert(struct writer *w, uint32_t m, uint32_t expert, struct od_
 {
 	const struct od_pack_expert *x = od_pack_expert(w->pack, m, expert);
 	const bool begun = od_spool_has_data(w->spool, m, expert);
+	uint64_t xxh3;
 	int rc = OD_OK;
 
 	for (uint32_t c = 0; rc == OD_OK && c < od_spool_n_chunks(x); c++) {
 		const struct od_chunk *k = od_spool_chunk(x, c);
 
-		if (begun && od_spool_has_chunk(w->spool, m, expert, c))
+		if (k->stored_bytes == 0 || (begun && od_spool_has_chunk(w->spool, m, expert, c)))
 			continue;
-		rc = od_data_read(&w->source->experts, false, w->buf, k->stored_bytes, k->offset, err);
+		rc = od_spool_source_read(w->source, k->offset, w->buf, k->stored_bytes, &xxh3, err);
 		if (rc == OD_OK)
-			rc = od_spool_put_chunk(w->spool, m, expert, c, w->buf, err);
+			rc = od_spool_put_chunk(w->spool, m, expert, c, w->buf, xxh3, err);
 	}
 	if (rc == OD_OK)
 		od_spool_mark(w->spool, m, expert, true);

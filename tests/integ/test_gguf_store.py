@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""A GGUF file that main uses where it lies: workers without it pull their share, and damage on their disks is found.
+Standard library only."""
+import json
+import os
+import shutil
+import struct
+import subprocess
+
+import cluster_util
+import gguf_checkpoint as gg
+import tiny_checkpoint as tc
+from cluster_util import (PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, reference, run_tests, test, tool,
+                          undisturbed, wait_for)
+from test_store import Store, closed, n_whole, pulled, same, spool
+
+CACHE = os.path.join(TMP, "cache")
+os.environ["CACHE_DIRECTORY"] = CACHE
+N_LAYERS, N_EXPERTS, HIDDEN, INNER = 4, 6, 64, 128
+PAGE = 4096
+WIDTH = {"F32": 4, "F16": 2, "BF16": 2}
+
+
+def q8_0(values):
+    """Blocks of 32 weights: a scale in F16, and bytes."""
+    out = b""
+    for i in range(0, len(values), 32):
+        d, = struct.unpack("<e", struct.pack("<e", max(map(abs, values[i:i + 32])) / 127))
+        out += struct.pack("<e32b", d, *(max(-127, min(127, round(v / d))) for v in values[i:i + 32]))
+    return out
+
+
+def tokeniser(n):
+    """A token for each byte, as GPT-2 writes bytes, and no others that texts have."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    tokens = [chr(b) if b in plain else chr(256 + others.index(b)) for b in range(256)] + ["<%d>" % i for i in range(256, n)]
+    kinds = [1] * 256 + [3] * (n - 256)
+    return {"tokenizer.ggml.model": (gg.STRING, "gpt2"), "tokenizer.ggml.pre": (gg.STRING, "gpt-2"),
+            "tokenizer.ggml.tokens": (gg.ARRAY, (gg.STRING, tokens)), "tokenizer.ggml.token_type": (gg.ARRAY, (gg.I32, kinds)),
+            "tokenizer.ggml.merges": (gg.ARRAY, (gg.STRING, [])), "tokenizer.ggml.eos_token_id": (gg.U32, n - 1)}
+
+
+def strong(rng, _, n):
+    """Weights so large that a text does not repeat itself."""
+    return b"".join(struct.pack("<f", rng.gauss(0, 0.3))[2:] for _ in range(n))
+
+
+def convert():
+    """A small Mixtral with another format in each layer, `down` again another: (metadata, tensors)"""
+    cfg = dict(tc.CONFIG, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=N_LAYERS, num_local_experts=N_EXPERTS,
+               vocab_size=264, max_position_embeddings=512)
+    folder = os.path.join(TMP, "checkpoint")
+    tc.write_checkpoint(folder, cfg, tc.tensors(cfg, seed=5, bits=strong))
+    kv, tensors = gg.convert(folder)
+    out = []
+    for name, kind, shape, raw in tensors:
+        layer = int(name.split(".")[1]) if name.startswith("blk.") else -1
+        to = kind
+        if "_exps" in name:
+            to = ["BF16", "F16", "Q8_0", "F32"][(layer + ("down" in name)) % 4]
+        if to != kind:
+            values = gg.floats(kind, raw)
+            raw = {"F16": lambda: struct.pack("<%de" % len(values), *values), "F32": lambda: gg.as_f32(values),
+                   "Q8_0": lambda: q8_0(values)}[to]()
+        out.append((name, to, shape, raw))
+    return {**kv, **tokeniser(cfg["vocab_size"])}, out
+
+
+KV, TENSORS = convert()
+FILE = os.path.join(TMP, "model.gguf")
+gg.write_file(FILE, KV, TENSORS)
+cluster_util._pack = FILE  # for all that main_args() and Daemon() give --pack
+
+
+def expert_bytes(layer, part, expert):
+    kind, raw = next((k, r) for n, k, _, r in TENSORS if n == "blk.%d.ffn_%s_exps.weight" % (layer, part))
+    each = len(raw) // N_EXPERTS
+    return kind, raw[expert * each:(expert + 1) * each]
+
+
+def expected(layer, expert):
+    return b"".join(expert_bytes(layer, part, expert)[1] for part in ("gate", "up", "down"))
+
+
+def places():
+    """(layer, expert) -> (first byte, bytes) in a spool's experts.bin: a page of checksums, the weights, zeros up to a page."""
+    out, at = {}, 0
+    for layer in range(N_LAYERS):
+        for expert in range(N_EXPERTS):
+            n = len(expected(layer, expert))
+            out[layer, expert] = at + PAGE, n
+            at += PAGE + n + -n % PAGE
+    return out, at
+
+
+def good(folder):
+    """Every byte of a spool that has all experts is what the file has."""
+    tool("od-pack", "verify", folder)
+    where, size = places()
+    with open(os.path.join(folder, "experts.bin"), "rb") as f:
+        found = f.read()
+    assert len(found) == size, (len(found), size)
+    for (layer, expert), (at, n) in where.items():
+        assert found[at:at + n] == expected(layer, expert), (layer, expert)
+
+
+def whole(folders):
+    return all(n_whole(f) == N_LAYERS * N_EXPERTS for f in folders)
+
+
+def flip(path, at):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        b = f.read(1)
+        f.seek(at)
+        f.write(bytes([b[0] ^ 1]))
+
+
+def elsewhere(n):
+    """As on another machine: checksums of what was read are kept in another folder."""
+    return lambda: os.environ.update(CACHE_DIRECTORY=os.path.join(TMP, "cache-%d" % n))
+
+
+@test
+def the_text_is_not_constant():
+    assert len(set(reference()["token_ids"])) > 8, reference()
+
+
+@test
+def workers_pull_their_share_of_the_file():
+    store, folders = Store(FILE), [spool() for _ in range(3)]
+    workers = [Daemon("worker", store=store.address, spool=f, preexec=elsewhere(i)) for i, f in enumerate(folders)]
+    m = Lines("--workers", hosts_file(workers))
+    m.ask()
+    same(m.answer())
+    wait_for(lambda: whole(folders))  # three workers for top-2 are one group
+    closed(m)
+    for f in folders:
+        good(f)
+        assert not os.path.exists(os.path.join(f, "dense.bin"))
+    store.kill()  # a second start pulls nothing
+    for w in workers:
+        w.restart()
+    m = Lines("--workers", hosts_file(workers))
+    m.ask()
+    assert pulled(same(m.answer())) == [0] * 3
+    closed(m)
+    for w in workers:
+        w.kill()
+
+
+@test
+def a_split_file_too():
+    parts = gg.write_split(os.path.join(TMP, "split.gguf"), KV, TENSORS, 3)
+    store, folder = Store(parts[1]), spool()
+    w = Daemon("worker", store=store.address, spool=folder)
+    m = subprocess.run([*main_args("--workers", hosts_file([w]), prompt=PROMPT, tokens=20), "--pack", parts[0]], capture_output=True, text=True)
+    assert m.returncode == 0, m.stderr
+    same(json.loads(m.stdout))
+    wait_for(lambda: whole([folder]))
+    good(folder)
+    p = tool("od-worker", "--store", store.address, "--spool", spool(), "--spool-limit", "20KiB", ok=False)
+    assert "--spool-limit" in p.stderr and "expected at least" in p.stderr, p.stderr
+    for d in w, store:
+        d.kill()
+
+
+@test
+def od_pack_writes_a_share():
+    folder = spool()
+    tool("od-pack", "--share", "1/1", FILE, folder)
+    good(folder)
+    w = Daemon("worker", pack_dir=folder)
+    same(undisturbed("--workers", hosts_file([w]), prompt=PROMPT, tokens=20))
+    w.kill()
+    p = tool("od-main", "--resident", "--pack", folder, ok=False)
+    assert "one worker's share" in p.stderr, p.stderr
+
+
+@test
+def damage_in_a_spool_is_pulled_again():
+    store, folder = Store(FILE), spool()
+    w = Daemon("worker", store=store.address, spool=folder)
+    same(undisturbed("--workers", hosts_file([w]), prompt=PROMPT, tokens=20))
+    wait_for(lambda: whole([folder]))
+    file = os.path.join(folder, "experts.bin")
+    for (at, n) in places()[0].values():  # weights
+        flip(file, at + n // 2)
+    p = tool("od-pack", "verify", folder, ok=False)
+    assert "checksum" in p.stderr and "experts.bin" in p.stderr, p.stderr
+    same(undisturbed("--workers", hosts_file([w]), prompt=PROMPT, tokens=TOKENS))
+    assert "damaged on disk" in w.text()
+    w.kill()
+    for (at, n) in places()[0].values():  # checksums of chunks, while no worker has read them
+        flip(file, at - PAGE + 9)
+    w.start()
+    same(undisturbed("--workers", hosts_file([w]), prompt=PROMPT, tokens=TOKENS))
+    wait_for(lambda: whole([folder]))
+    good(folder)
+    for d in w, store:
+        d.kill()
+
+
+if __name__ == "__main__":
+    run_tests()
