@@ -22,6 +22,7 @@
 #include "worker-node/memory_plan.h"
 #include "worker-node/pull/spool_begin.h"
 #include "worker-node/run_check.h"
+#include "worker-node/sum_reports.h"
 #include "worker-node/worker_engine.h"
 
 #include <inttypes.h>
@@ -78,6 +79,7 @@ struct worker_daemon {
 	uint64_t holds_sent; /* the change count that was last sent to main; UINT64_MAX: none */
 	uint8_t *cached; /* with a cache: a byte per expert */
 	uint64_t cached_sent; /* the change count that was last sent to main */
+	struct odw_sum_reports *sums; /* NULL: none are sent */
 	struct odw_load_figures watched; /* as the watchdog's last look found them */
 };
 
@@ -149,6 +151,7 @@ static void on_begin(void *arg, uint64_t session)
 
 	w->session.id = session;
 	w->holds_sent = w->cached_sent = UINT64_MAX;
+	odw_sum_reports_restart(w->sums);
 	odw_schedule_begin(w->schedule, session);
 	odw_engine_begin(w->engine, &w->session);
 	od_log(OD_LOG_INFO, "profile %s, %s kernels (class %s)", od_profile_names[w->session.profile - 1],
@@ -312,6 +315,8 @@ static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 		send_holds(w, p, pull.changes);
 	if (w->cached != NULL)
 		send_cached(w, p);
+	if (p->holds.len + p->cached.len <= OD_MAX_HEADER_BYTES / 2) /* else there may be no room */
+		odw_sum_reports_fill(w->sums, p);
 }
 
 static void on_unsent(void *arg)
@@ -319,6 +324,7 @@ static void on_unsent(void *arg)
 	struct worker_daemon *w = arg;
 
 	w->holds_sent = w->cached_sent = UINT64_MAX;
+	odw_sum_reports_restart(w->sums);
 }
 
 /* The engine; and readers and inflaters, whose progress the schedule counts: they are stuck if there was work at both
@@ -675,8 +681,9 @@ static int open_pack(struct worker_daemon *w, const struct od_host *store, struc
 	if (rc != OD_OK)
 		return rc;
 	w->cfg = od_pack_config(w->pack);
-	if (!od_pack_is_spool(w->pack))
-		return OD_OK;
+	rc = odw_sum_reports_new(&w->sums, w->pack, err);
+	if (rc != OD_OK || !od_pack_is_spool(w->pack))
+		return rc;
 	w->holds = malloc(((size_t)w->cfg->n_moe * w->cfg->n_experts + 7) / 8);
 	return w->holds != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "spool");
 }
@@ -724,6 +731,7 @@ static void close_worker(struct worker_daemon *w)
 	od_device_free(w->device);
 	od_pack_close(w->pack);
 	od_keys_free(w->keys);
+	odw_sum_reports_free(w->sums);
 	free(w->holds);
 }
 

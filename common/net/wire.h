@@ -21,6 +21,7 @@
 #define OD_PROTOCOL_VERSION 4
 #define OD_MAX_FRAMES 3 /* header and two tensors */
 #define OD_MAX_REQUESTS_BYTES 1024 /* RUN.requests with its end; longer lists are cut */
+#define OD_MAX_PONG_SUMS 256u /* experts of which a PONG has checksums (9 KB); fewer: the sender has no more now */
 #define OD_MAX_HEADER_BYTES (256u * 1024u)
 #define OD_MAX_FRAME_BYTES (64u * 1024u * 1024u) /* ZMQ_MAXMSGSIZE of every socket */
 

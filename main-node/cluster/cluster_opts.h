@@ -12,6 +12,8 @@
 #include "common/net/hosts.h"
 #include "common/predict/predictor.h"
 
+struct od_pack;
+
 /* Alignment periods of the shadow in decode steps (OD-MoE, arXiv 2512.03927, section 3.2, T_i_KV_j); 0: never. The
  * rules are in shadow_link.h. */
 struct odm_align {
@@ -20,6 +22,7 @@ struct odm_align {
 
 struct odm_cluster_opts {
 	const struct od_config *config;
+	const struct od_pack *pack; /* main's; NULL: workers' copies are not compared with it (copy_check.h) */
 	uint8_t fingerprint[32];
 	enum od_profile profile;
 	const char *kernel_class;

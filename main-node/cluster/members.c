@@ -208,6 +208,15 @@ static void refuse_welcome(struct member *m, int code, const char *why)
 	odm_member_attempt_failed(m, true, ODM_RETRY_REFUSED_NS, code == OD_ERR_MISMATCH ? code : OD_OK, why);
 }
 
+/* A worker whose copy of the model is not main's: it would give other results. Each new session of it is refused again,
+ * by its reports. */
+static void refuse_copy(struct member *m, const char *why)
+{
+	m->differed = true;
+	odm_member_attempt_failed(m, true, ODM_RETRY_REFUSED_NS, OD_ERR_MISMATCH, why); /* it logs why */
+	m->told = true;
+}
+
 static void on_welcome(struct member *m, const Od__Header *h)
 {
 	const Od__Welcome *w = h->welcome;
@@ -232,6 +241,9 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	}
 	m->pid = w->pid;
 	memcpy(m->host_name, host_name, sizeof(host_name));
+	if (m->ms->copies != NULL)
+		odm_copy_check_forget(m->ms->copies, m->id);
+	m->reported = false;
 	m->session = w->session;
 	m->state = M_READY;
 	odm_member_attempt_succeeded(m);
@@ -298,6 +310,9 @@ static void join(struct member *m)
 {
 	if (m->pub.session != 0 || m->answered == 0 || m->exile_ns != 0 || !odm_member_measured(m))
 		return;
+	if (m->differed && !m->reported)
+		return;
+	m->differed = false;
 	odm_members_weigh(m->ms); /* before main's first step */
 	publish(m, "");
 	odm_member_tell_back(m);
@@ -307,7 +322,14 @@ static void join(struct member *m)
 static void on_pong(struct member *m, const Od__Pong *p)
 {
 	const bool first = m->answered == 0 && p->sequence > 0;
+	char why[sizeof(m->why)];
 
+	if (m->ms->copies != NULL && m->host.role == OD_NODE_WORKER &&
+	    !odm_copy_check_take(m->ms->copies, m->id, p, why, sizeof(why))) {
+		refuse_copy(m, why);
+		return;
+	}
+	m->reported = m->reported || p->n_sums < OD_MAX_PONG_SUMS;
 	od_liveness_pong(&m->live, od_now_ns(), p->progress, p->busy);
 	pthread_mutex_lock(&m->ms->lock);
 	m->stats.busy = p->busy;
@@ -320,7 +342,7 @@ static void on_pong(struct member *m, const Od__Pong *p)
 		memcpy(m->cached, p->cached.data, p->cached.len);
 	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
-	m->told = m->told && !first;
+	m->told = m->told && (!first || m->differed);
 	join(m); /* it takes the lock again */
 	odm_member_probe(m);
 }
@@ -602,6 +624,19 @@ static void tick_member(struct member *m, uint64_t now, bool ping)
 	}
 }
 
+/* With what main has read of its own copy since. */
+static void compare_copies(struct odm_members *ms)
+{
+	char why[sizeof(ms->member[0]->why)];
+	uint32_t id;
+
+	while (odm_copy_check_next(ms->copies, &id, why, sizeof(why))) {
+		odm_copy_check_forget(ms->copies, id);
+		if (id < ms->n && ms->member[id]->state == M_READY)
+			refuse_copy(ms->member[id], why);
+	}
+}
+
 static void on_tick(uv_timer_t *timer)
 {
 	struct odm_members *ms = timer->data;
@@ -610,6 +645,8 @@ static void on_tick(uv_timer_t *timer)
 	const bool ping = ms->tick++ % PING_EVERY_TICKS == 0 || away_ns > OD_PING_EVERY_NS;
 
 	ms->ticked_ns = now;
+	if (ms->copies != NULL)
+		compare_copies(ms);
 	if (ping)
 		od_descriptors_watch();
 	for (uint32_t i = 0; i < ms->n && !ms->stopping; i++)
@@ -668,6 +705,8 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	pthread_cond_init(&ms->changed, &attr);
 	pthread_condattr_destroy(&attr);
 	rc = ms->held != NULL ? odm_members_links_init(ms, err) : od_fail(err, OD_ERR_NOMEM, "members");
+	if (rc == OD_OK && opts->cluster->pack != NULL)
+		rc = odm_copy_check_new(&ms->copies, opts->cluster->pack, err);
 	if (rc == OD_OK)
 		rc = odm_members_follow(ms, opts->cluster->hosts, err);
 	if (rc != OD_OK) {
@@ -703,6 +742,7 @@ void odm_members_free(struct odm_members *ms)
 	for (uint32_t i = 0; i < ms->n; i++)
 		odm_member_free(ms->member[i]);
 	odm_members_links_fini(ms);
+	odm_copy_check_free(ms->copies);
 	pthread_cond_destroy(&ms->changed);
 	pthread_mutex_destroy(&ms->lock);
 	free(ms->held);

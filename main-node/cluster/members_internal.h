@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "main-node/cluster/copy_check.h"
 #include "main-node/cluster/link_cost.h"
 #include "main-node/cluster/members.h"
 #include "main-node/cluster/name_lookup.h"
@@ -44,6 +45,9 @@ struct member {
 	uint64_t exile_ns; /* until then it is connected but not used, unless its process was restarted; 0: none */
 	uint32_t pid; /* from its last WELCOME */
 	char host_name[64];
+	/* It was refused for another copy of the model: it is used again when it has reported all that it has read. */
+	bool differed;
+	bool reported; /* it has done so in this session */
 	struct od_liveness live;
 	bool told; /* it was logged that it cannot be reached */
 	enum { SAID_NOTHING, SAID_MISSING, SAID_LOST } said; /* in the log, and not that it has come since */
@@ -78,6 +82,7 @@ struct odm_members {
 	uv_timer_t timer;
 	unsigned tick;
 	uint64_t ticked_ns;
+	struct odm_copy_check *copies; /* NULL: workers' packs have checksums of their own */
 	uint64_t main_id; /* random, for HELLO: a daemon with two addresses knows main again */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;

@@ -75,6 +75,7 @@ static void fill_cluster(struct odm_main_node *n, const struct odm_model *m, con
 
 	*co = (struct odm_cluster_opts){
 		.config = m->config,
+		.pack = m->pack,
 		.profile = e->profile,
 		.kernel_class = od_device_kernel_class(m->device, e->profile),
 		.mixed = e->mixed,

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""A GGUF file that main uses where it lies: workers without it pull their share, and damage on their disks is found.
-Standard library only."""
+"""A GGUF file that main uses where it lies: workers without it pull their share, damage on their disks is found, and workers whose own copy
+differs behind what the fingerprint covers are refused. Standard library only."""
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -10,14 +11,14 @@ import subprocess
 import cluster_util
 import gguf_checkpoint as gg
 import tiny_checkpoint as tc
-from cluster_util import (PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, reference, run_tests, test, tool,
+from cluster_util import (PROMPT, TMP, TOKENS, Daemon, Lines, expect_calm, generate, hosts_file, main_args, reference, run_tests, test, tool,
                           undisturbed, wait_for)
 from test_store import Store, closed, n_whole, pulled, same, spool
 
 CACHE = os.path.join(TMP, "cache")
 os.environ["CACHE_DIRECTORY"] = CACHE
 N_LAYERS, N_EXPERTS, HIDDEN, INNER = 4, 6, 64, 128
-PAGE = 4096
+PAGE = 4096  # so much of each expert is in the fingerprint
 WIDTH = {"F32": 4, "F16": 2, "BF16": 2}
 
 
@@ -107,6 +108,28 @@ def good(folder):
 
 def whole(folders):
     return all(n_whole(f) == N_LAYERS * N_EXPERTS for f in folders)
+
+
+def tensor_data(path):
+    """Where each tensor's bytes begin in the file."""
+    end = len(gg.header_of(KV, TENSORS))
+    at, out = end + -end % gg.ALIGNMENT, {}
+    for name, _, _, raw in TENSORS:
+        out[name] = at
+        at += len(raw) + -len(raw) % gg.ALIGNMENT
+    assert at == os.path.getsize(path)
+    return out
+
+
+def copy_with_flip(name, tensor, expert):
+    """A copy of the file with one bit less or more behind what the fingerprint covers of this expert."""
+    path = os.path.join(TMP, name)
+    shutil.copy(FILE, path)
+    raw = next(r for n, _, _, r in TENSORS if n == tensor)
+    each = len(raw) // N_EXPERTS
+    assert each > PAGE + 100
+    flip(path, tensor_data(FILE)[tensor] + expert * each + PAGE + 100)
+    return path
 
 
 def flip(path, at):
@@ -200,6 +223,88 @@ def damage_in_a_spool_is_pulled_again():
     good(folder)
     for d in w, store:
         d.kill()
+
+
+TENSOR, EXPERT = "blk.1.ffn_down_exps.weight", 3
+
+
+def refused(said, worker):
+    """The lines in which main says that it does without a worker because its copy is another one."""
+    return [line for line in said.splitlines() if f":{worker.port}" in line and re.search(
+        "tensor %s, expert %d: checksum [0-9a-f]{16} there, [0-9a-f]{16} of main's" % (TENSOR, EXPERT), line)]
+
+
+@test
+def a_worker_with_another_copy_is_refused():
+    """Neither main nor anybody else has read the expert before."""
+    other = copy_with_flip("other.gguf", TENSOR, EXPERT)
+    shutil.rmtree(CACHE, ignore_errors=True)
+    workers = [Daemon("worker", pack_dir=p, preexec=elsewhere(10 + i)) for i, p in enumerate((FILE, other, FILE))]
+    m = Lines("--workers", hosts_file(workers))
+    for _ in range(100):
+        m.ask()
+        m.answer()  # some of it may be of the wrong weights
+        if refused(m.said(), workers[1]):
+            break
+    assert refused(m.said(), workers[1]), m.said()
+    m.ask()
+    r = same(m.answer())
+    assert len(r["token_ids"]) == len(reference()["token_ids"])
+    assert not any(refused(m.said(), w) for w in (workers[0], workers[2])), m.said()
+    expect_calm(m.said())
+    # It knows its own sum by now, and starts no request with such a worker.
+    closed(m)
+    p = subprocess.run(main_args("--workers", hosts_file(workers)), capture_output=True, text=True)
+    assert p.returncode == 1 and refused(p.stderr, workers[1]), p.stderr
+    for w in workers:
+        w.kill()
+
+
+@test
+def the_right_one_of_two_workers_stays():
+    """Main decides by its own copy, whichever of the two it heard first."""
+    other = copy_with_flip("right.gguf", TENSOR, EXPERT)
+    for wrong_first in False, True:
+        shutil.rmtree(CACHE, ignore_errors=True)
+        paths = (other, FILE) if wrong_first else (FILE, other)
+        workers = [Daemon("worker", pack_dir=p, preexec=elsewhere(20 + 2 * wrong_first + i)) for i, p in enumerate(paths)]
+        wrong, right = (workers if wrong_first else workers[::-1])
+        m = Lines("--workers", hosts_file(workers))
+        for _ in range(100):
+            m.ask()
+            m.answer()
+            if refused(m.said(), wrong):
+                break
+        assert refused(m.said(), wrong) and not refused(m.said(), right), m.said()
+        m.ask()
+        same(m.answer())
+        # A good file in its place, and another process: it may come back.
+        wrong.kill()
+        wrong.where = ["--pack", FILE]
+        wrong.start()
+        wait_for(lambda: f":{wrong.port} is back" in m.said(), m.said)
+        m.ask()
+        same(m.answer())
+        expect_calm(m.said(), wrong.port)
+        closed(m)
+        for w in workers:
+            w.kill()
+
+
+@test
+def equal_copies_are_used():
+    copy = os.path.join(TMP, "copy.gguf")
+    shutil.copy(FILE, copy)
+    workers = [Daemon("worker", pack_dir=p, preexec=elsewhere(30 + i)) for i, p in enumerate((FILE, copy))]
+    m = Lines("--workers", hosts_file(workers))
+    for _ in range(5):
+        m.ask()
+        same(m.answer())
+    expect_calm(m.said())
+    assert "another one" not in m.said(), m.said()
+    closed(m)
+    for w in workers:
+        w.kill()
 
 
 if __name__ == "__main__":
