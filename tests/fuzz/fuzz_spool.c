@@ -2,7 +2,8 @@
  * holds nothing but the spool's files, and no expert counts as whole that is not, to the bit, the store's own. Input:
  * what is done to each answer in turn. A byte says what: 0 nothing, 1 a bit of it is flipped (two bytes say where), 2
  * it is filled with a byte, 3 an error code, 4 the life of the connection ends, 5 a small file is changed before it is
- * summed up (two bytes where, one what), so that SHA256SUMS agrees with it. */
+ * summed up (two bytes where, one what), so that SHA256SUMS agrees with it; 6 as the first byte: the store has a GGUF
+ * file; 7 a chunk's checksum is another one. */
 #include <dirent.h>
 #include <ftw.h>
 #include <stddef.h>
@@ -17,6 +18,9 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/pack/checksum.h"
+#include "common/pack/manifest.h"
 #include "common/pack/write/pack_write.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/tiny_files.h"
@@ -25,8 +29,9 @@
 #define N_FILES (OD_STORE_EXPERTS + 1)
 
 static struct tiny_files tiny;
-static char *original[N_FILES]; /* files of the store's pack, by number */
-static size_t length[N_FILES];
+/* Files of the store's pack, by number; then those that it has of a GGUF file. */
+static char *originals[2][N_FILES], **original = originals[0];
+static size_t lengths[2][N_FILES], *length = lengths[0];
 static char spool_dir[160];
 
 static const uint8_t *input;
@@ -113,6 +118,7 @@ static void spoil(struct odw_store *s, struct odw_fetched *f, uint32_t bytes)
 		f->code = -1 - next() % 16;
 		snprintf(f->reason, sizeof(f->reason), "no");
 		break;
+	case 7: f->xxh3 ^= 1ull << next() % 64; break;
 	default: break;
 	}
 }
@@ -137,6 +143,8 @@ bool odw_store_next(struct odw_store *s, struct odw_fetched *f)
 
 		memcpy(s->answer, served[file] + offset, n);
 	}
+	if (original == originals[1] && file == OD_STORE_EXPERTS)
+		f->xxh3 = XXH3_64bits(s->answer, bytes);
 	spoil(s, f, bytes);
 	f->bytes = s->answer;
 	if (left > 0 && *input == 4) {
@@ -160,6 +168,35 @@ static void read_original(uint32_t number, const char *name)
 		length[number] = 0;
 }
 
+/* The same model as a GGUF file has it: only model.json and experts.bin differ. */
+static void make_gguf(void)
+{
+	static const char fingerprint[] = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+	const struct od_layer_types one = { { { .dtype = OD_Q8_0 }, { .dtype = OD_BF16 }, { .dtype = OD_F16 } } };
+	const struct od_layer_types layer[TINY_LAYERS] = { one, one };
+	const uint32_t model = 4; /* its number */
+	struct od_manifest m;
+	struct od_config cfg;
+	struct od_err err;
+	char path[256];
+
+	for (uint32_t i = 0; i < N_FILES; i++) {
+		originals[1][i] = originals[0][i];
+		lengths[1][i] = lengths[0][i];
+	}
+	check(od_path(path, sizeof(path), tiny.pack, "config.json", &err) == OD_OK);
+	check(od_config_load(&cfg, path, &err) == OD_OK);
+	check(od_path(path, sizeof(path), tiny.pack, "gguf.json", &err) == OD_OK);
+	check(od_manifest_write_share(fingerprint, layer, &cfg, path, &err) == OD_OK);
+	check(od_file_read(path, 1 << 20, &originals[1][model], &lengths[1][model], &err) == OD_OK);
+	check(od_manifest_read(&m, &cfg, path, &err) == OD_OK);
+	lengths[1][OD_STORE_EXPERTS] = (size_t)m.experts_bytes;
+	originals[1][OD_STORE_EXPERTS] = malloc((size_t)m.experts_bytes);
+	for (size_t i = 0; i < m.experts_bytes; i++)
+		originals[1][OD_STORE_EXPERTS][i] = (char)(i * 7 >> 3);
+	od_manifest_fini(&m);
+}
+
 static void begin(void)
 {
 	struct od_err err;
@@ -174,6 +211,7 @@ static void begin(void)
 	for (uint32_t i = 0; od_small_files[i].name != NULL; i++)
 		read_original(od_small_files[i].number, od_small_files[i].name);
 	read_original(OD_STORE_EXPERTS, "experts.bin");
+	make_gguf();
 	/* In memory, where there is such a place: every file is synced. */
 	snprintf(spool_dir, sizeof(spool_dir), "%s/od-fuzz-spool-%d",
 		 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (int)getpid());
@@ -257,8 +295,12 @@ static void fill(struct od_spool *spool, const struct od_pack *p, struct odw_sto
 			struct od_err err;
 
 			check(k->stored_bytes <= OD_STORE_PIECE_BYTES);
-			check(k->offset <= length[OD_STORE_EXPERTS] &&
-			      k->stored_bytes <= length[OD_STORE_EXPERTS] - k->offset);
+			if (original == originals[1] &&
+			    !od_within(k->offset, k->stored_bytes, length[OD_STORE_EXPERTS]))
+				continue; /* model.json was changed */
+			if (k->stored_bytes == 0)
+				continue;
+			check(od_within(k->offset, k->stored_bytes, length[OD_STORE_EXPERTS]));
 			s->n = 0;
 			check(odw_store_fetch(s, OD_STORE_EXPERTS, k->offset, k->stored_bytes, 0) == OD_OK);
 			if (!odw_store_next(s, &f) || f.code != OD_OK)
@@ -282,6 +324,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		begin();
 	input = data;
 	left = size;
+	original = originals[left > 0 && *input == 6];
+	length = lengths[original == originals[1]];
 	make_served(store);
 	check(od_spool_open(&spool, spool_dir, &err) == OD_OK);
 	if (odw_spool_begin(spool, store, &pack, &err) == OD_OK)

@@ -57,6 +57,8 @@ static int has_unknown_fields(const Od__Header *h)
 	} else if (h->body_case == OD__HEADER__BODY_PONG) {
 		for (size_t i = 0; i < h->pong->n_counters; i++)
 			n += h->pong->counters[i]->base.n_unknown_fields;
+		for (size_t i = 0; i < h->pong->n_sums; i++)
+			n += h->pong->sums[i]->base.n_unknown_fields;
 	} else if (h->body_case == OD__HEADER__BODY_STEP) {
 		for (size_t i = 0; i < h->step->n_rows; i++)
 			n += h->step->rows[i]->base.n_unknown_fields;

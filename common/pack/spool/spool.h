@@ -72,8 +72,9 @@ uint64_t od_spool_expert_bytes(const struct od_spool *s, uint32_t m, uint32_t ex
 bool od_spool_has_data(const struct od_spool *s, uint32_t m, uint32_t expert);
 /* True: the chunk is on disk and valid. Reads it to check. */
 bool od_spool_has_chunk(struct od_spool *s, uint32_t m, uint32_t expert, uint32_t c);
-/* Writes the chunk. bytes: its stored_bytes. xxh3: their checksum as the source has it (od_spool_source_read); a pack's
- * chunk has it in the expert's header. OD_ERR_CORRUPT: the checksum does not match. */
+/* Writes the chunk, which has bytes (SM-chunks may have none). bytes: its stored_bytes. xxh3: their checksum as the
+ * source has it (od_spool_source_read); a pack's chunk has it in the expert's header. OD_ERR_CORRUPT: the checksum
+ * does not match. */
 OD_MUST_CHECK int od_spool_put_chunk(struct od_spool *s, uint32_t m, uint32_t expert, uint32_t c, const void *bytes,
 				     uint64_t xxh3, struct od_err *err);
 /* Marks the expert complete or absent, for od_pack_has_expert at once, on disk with the next od_spool_save. */
