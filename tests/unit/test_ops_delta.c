@@ -24,6 +24,8 @@ static const struct ops_delta_variant variants[] = {
 	{ { .n_heads = 2, .n_key_heads = 1, .k_dim = 128, .v_dim = 37, .taps = 2 }, false },
 	{ { .n_heads = 2, .n_key_heads = 2, .k_dim = 128, .v_dim = 201, .taps = 3 }, true },
 	{ { .n_heads = 3, .n_key_heads = 1, .k_dim = 200, .v_dim = 150, .taps = 1 }, false },
+	{ { .n_heads = 6, .n_key_heads = 3, .k_dim = 128, .v_dim = 69, .taps = 4, .tiled = true }, false },
+	{ { .n_heads = 6, .n_key_heads = 2, .k_dim = 12, .v_dim = 30, .taps = 3, .tiled = true }, false },
 };
 #define N_VARIANTS (sizeof(variants) / sizeof(variants[0]))
 
@@ -188,7 +190,8 @@ static void head_by_hand(const struct ops_bench *b, const struct od_op_delta *o,
 {
 	const struct od_delta_shape *s = &o->shape;
 	const size_t channels = od_delta_channels(s), k = s->k_dim, v = s->v_dim, keys = s->n_key_heads * k;
-	const size_t key = h / (s->n_heads / s->n_key_heads) * k, state = od_delta_state_at(s) + h * k * v;
+	const size_t group = s->n_heads / s->n_key_heads, key = (s->tiled ? h % s->n_key_heads : h / group) * k;
+	const size_t state = od_delta_state_at(s) + h * k * v;
 
 	for (size_t t = 0; t < n; t++) {
 		const float *in = wanted_f32(b, o->mixed) + t * channels;

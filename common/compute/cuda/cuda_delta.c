@@ -75,6 +75,7 @@ static struct gpu_delta arguments(const struct od_cuda_device *c, const struct o
 		.taps = s->taps,
 		.channels = (uint32_t)od_delta_channels(s),
 		.eps = o->eps,
+		.tiled = s->tiled,
 	};
 }
 

@@ -83,7 +83,7 @@ GPU_FN float *lines_of(struct delta_room *m)
 	return (float *)(void *)(m + 1);
 }
 
-/* A block's channels: a key head, and values of its heads. */
+/* A block's channels: a key head, and values of some heads. */
 struct delta_channels {
 	unsigned key, first_value, values;
 	bool keys; /* queries and keys are written by this block */
@@ -94,10 +94,10 @@ GPU_FN struct delta_channels channels_of(const struct gpu_delta *a, unsigned hea
 	const unsigned group = a->n_heads / a->n_key_heads;
 	struct delta_channels p;
 
-	p.key = head / group;
+	p.key = a->tiled ? head % a->n_key_heads : head / group;
 	p.first_value = head * a->v_dim;
 	p.values = a->v_dim;
-	p.keys = head % group == 0;
+	p.keys = a->tiled ? head < a->n_key_heads : head % group == 0;
 	return p;
 }
 
@@ -496,13 +496,15 @@ GPU_KERNEL(gpu_delta_find, struct gpu_delta, GPU_DELTA_FIND_THREADS)
 
 GPU_KERNEL(gpu_delta_mix, struct gpu_delta, GPU_DELTA_THREADS)
 {
-	const unsigned n = *a.n_found, t = gpu_block_y() * a.at_once, group = a.n_heads / a.n_key_heads;
+	const unsigned n = *a.n_found, t = gpu_block_y() * a.at_once;
 	struct delta_channels p;
 
 	if (t >= n)
 		return;
-	p = channels_of(&a, gpu_block_x() * group);
-	p.values *= group;
+	p.key = gpu_block_x();
+	p.values = a.n_heads / a.n_key_heads * a.v_dim; /* whichever heads': a convolution needs its channel only */
+	p.first_value = p.key * p.values;
+	p.keys = true;
 	mix_rows(&a, (struct delta_room *)(void *)gpu_shared(), &p, a.index, t, n - t < a.at_once ? n - t : a.at_once);
 }
 

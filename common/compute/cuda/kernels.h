@@ -565,6 +565,8 @@ struct gpu_delta {
 	uint32_t n_heads, n_key_heads, k_dim, v_dim, taps, channels;
 	uint32_t at_once; /* rows in shared memory, at most GPU_DELTA_ROWS */
 	float eps;
+	bool tiled; /* as in struct od_delta_shape */
+	uint8_t zero[7];
 };
 typedef GPU_LAUNCHER(gpu_delta_fn, struct gpu_delta);
 extern gpu_delta_fn *const gpu_delta_few[2], *const gpu_delta_recur[2];
