@@ -409,10 +409,13 @@ enum { LATENT_HEADS = 5 };
 struct latent {
 	uint32_t rank, dims, nope_dim, v_dim;
 	bool neighbours;
+	bool apart; /* keys and values have a matrix each, that of the keys transposed */
 };
 
 static const struct latent latents[] = {
-	{ 40, 12, 8, 20, true }, { 70, 6, 13, 7, false }, { 17, 2, 1, 1, true }, { 140, 4, 260, 3, false }
+	{ 40, 12, 8, 20, true, false }, { 140, 6, 45, 7, false, true }, { 70, 6, 13, 7, false, false },
+	{ 17, 2, 1, 1, true, false },	{ 17, 2, 1, 1, true, true },	{ 140, 4, 260, 3, false, false },
+	{ 40, 4, 260, 3, false, true },
 };
 #define N_LATENTS (ROWS > 16 ? 2 : sizeof(latents) / sizeof(latents[0])) /* the others take long with many rows */
 
@@ -466,7 +469,7 @@ static const enum weight_kind kv_b_kinds[] = { W_BF16, W_F16,  W_F32,	     W_E4M
 
 static bool has_shape(size_t shape, size_t kind)
 {
-	return shape == 0 || kind < ALL_SHAPES || is_of_blocks(dtype_of(kv_b_kinds[kind]));
+	return shape < 2 || kind < ALL_SHAPES || is_of_blocks(dtype_of(kv_b_kinds[kind]));
 }
 
 static struct latent latent_of(const struct latent *shape, enum weight_kind kind)
@@ -474,6 +477,8 @@ static struct latent latent_of(const struct latent *shape, enum weight_kind kind
 	struct latent l = *shape;
 
 	l.rank = (uint32_t)whole_row(kind, l.rank);
+	if (l.apart)
+		l.nope_dim = (uint32_t)whole_row(kind, l.nope_dim);
 	return l;
 }
 
@@ -484,10 +489,11 @@ static void check_latent_query(struct ops_bench *b, const struct latent *shape, 
 	struct od_op op = { .kind = OD_OP_LATENT_QUERY, .n_rows = ROWS };
 	struct od_op_latent_query *o = &op.latent_query;
 	struct weight kv_b;
-	float row[256];
+	float row[512];
 
 	bench_reset(b);
-	lay_weight(b, &kv_b, kind, LATENT_HEADS * (l->nope_dim + l->v_dim), l->rank);
+	lay_weight(b, &kv_b, kind, LATENT_HEADS * (l->apart ? l->rank : l->nope_dim + l->v_dim),
+		   l->apart ? l->nope_dim : l->rank);
 	*o = (struct od_op_latent_query){ .rows = lay_rows(b, 9, TABLES, CTX),
 					  .q = lay_floats(b, ROWS * LATENT_HEADS * q_dim),
 					  .out = lay_dirt(b, ROWS * LATENT_HEADS * out_dim * sizeof(float)),
@@ -496,7 +502,8 @@ static void check_latent_query(struct ops_bench *b, const struct latent *shape, 
 					  .n_heads = LATENT_HEADS,
 					  .nope_dim = l->nope_dim,
 					  .v_dim = l->v_dim,
-					  .rank = l->rank };
+					  .rank = l->rank,
+					  .turned = l->apart };
 	expect(b);
 	for (size_t i = 0; i < ROWS * LATENT_HEADS; i++) {
 		const size_t r = i / LATENT_HEADS, first = i % LATENT_HEADS * (l->nope_dim + l->v_dim);
@@ -504,7 +511,12 @@ static void check_latent_query(struct ops_bench *b, const struct latent *shape, 
 		float *out = wanted_f32(b, o->out) + i * out_dim;
 
 		memset(out, 0, l->rank * sizeof(*out));
-		for (size_t k = 0; k < l->nope_dim; k++) {
+		for (size_t e = 0; l->apart && e < l->rank; e++) {
+			od_dequant_row(&kv_b.m, i % LATENT_HEADS * l->rank + e, row);
+			for (size_t k = 0; k < l->nope_dim; k++)
+				out[e] = fmaf(q[k], row[k], out[e]);
+		}
+		for (size_t k = 0; !l->apart && k < l->nope_dim; k++) {
 			od_dequant_row(&kv_b.m, first + k, row);
 			for (size_t e = 0; e < l->rank; e++)
 				out[e] = fmaf(q[k], row[e], out[e]);
@@ -537,7 +549,7 @@ static void op_latent_query(void **state)
 static void check_latent_value(struct ops_bench *b, const struct latent *shape, enum weight_kind kind)
 {
 	const struct latent with_kind = latent_of(shape, kind), *l = &with_kind;
-	const size_t each = l->nope_dim + l->v_dim;
+	const size_t before = l->apart ? 0 : l->nope_dim, each = before + l->v_dim;
 	struct od_op op = { .kind = OD_OP_LATENT_VALUE, .n_rows = ROWS };
 	struct od_op_latent_value *o = &op.latent_value;
 	struct weight kv_b;
@@ -549,13 +561,13 @@ static void check_latent_value(struct ops_bench *b, const struct latent *shape, 
 					  .out = lay_dirt(b, ROWS * LATENT_HEADS * l->v_dim * sizeof(float)),
 					  .kv_b = &kv_b.w,
 					  .n_heads = LATENT_HEADS,
-					  .nope_dim = l->nope_dim,
+					  .nope_dim = (uint32_t)before,
 					  .v_dim = l->v_dim,
 					  .rank = l->rank };
 	expect(b);
 	for (size_t i = 0; i < ROWS * LATENT_HEADS; i++) {
 		od_matmul(b->be, NULL, &kv_b.m, wanted_f32(b, o->in) + i * l->rank, all, 1);
-		memcpy(wanted_f32(b, o->out) + i * l->v_dim, all + i % LATENT_HEADS * each + l->nope_dim,
+		memcpy(wanted_f32(b, o->out) + i * l->v_dim, all + i % LATENT_HEADS * each + before,
 		       l->v_dim * sizeof(*all));
 	}
 	by_row(b, &o->in, LATENT_HEADS * l->rank * sizeof(float));

@@ -172,6 +172,7 @@ void od_cuda_latent_query(struct od_cuda_device *c, const struct od_op *op)
 		.v_dim = o->v_dim,
 		.rank = o->rank,
 		.n_rows = op->n_rows,
+		.turned = o->turned,
 	};
 	const uint32_t rows = op->n_rows > 1 ? GPU_PRODUCT_ROWS : 1;
 	gpu_absorb_fn *run = gpu_absorb[a.kv_b.coding][op->n_rows > 1];
@@ -184,6 +185,6 @@ void od_cuda_latent_query(struct od_cuda_device *c, const struct od_op *op)
 			 run(od_cuda_stream(c),
 			     (struct gpu_grid){ od_cuda_blocks(o->rank, GPU_ABSORB_THREADS), o->n_heads,
 						od_cuda_blocks(op->n_rows, rows) },
-			     gpu_absorb_shared(a.kv_b.coding, rows), &a),
+			     gpu_absorb_shared(a.kv_b.coding, o->turned, rows), &a),
 			 "latent query");
 }

@@ -832,40 +832,77 @@ GPU_FN void add_weights(const unsigned coding, const unsigned R, const unsigned 
 	}
 }
 
-/* sum[r] += q[i][r] * element e of row `row + i` of kv_b, which is GPU_BLOCKS, for all i below n, in order. The block's
- * threads decode some rows of what they need at a time, a run each, to shared memory behind the queries. */
-GPU_FN void add_block_rows(const unsigned R, const struct gpu_absorb *a, size_t row, uint32_t n, uint32_t e,
-			   const float *q, float *sum)
+static_assert(GPU_ABSORB_DECODED == GPU_WARP, "decode_piece");
+
+/* Rows and columns of kv_b; weight (r, c) is decoded to r * stride + c. */
+struct absorb_piece {
+	size_t row;
+	uint32_t rows, column, columns, stride;
+};
+
+/* All threads of the block. Columns of GPU_BLOCKS are whole runs; other codings have a column for each lane. */
+GPU_FN void decode_piece(const unsigned coding, const struct gpu_mat *m, const struct absorb_piece *p, float *to)
 {
-	const uint32_t each = GPU_ABSORB_THREADS / GPU_RUN, first = gpu_block_x() * GPU_ABSORB_THREADS,
-		       run = gpu_thread() % each * GPU_RUN;
+	const uint32_t runs = p->columns / GPU_RUN, column = p->column + gpu_lane();
+	const uint32_t groups = gpu_is_scaled(coding) ? (m->n_in + m->group - 1) / m->group : 0;
+
+	if (coding == GPU_BLOCKS) {
+		GPU_NO_UNROLL
+		for (uint32_t i = gpu_thread(); i < p->rows * runs; i += GPU_ABSORB_THREADS) {
+			const uint32_t r = i / runs, run = i % runs;
+			float w[GPU_RUN];
+
+			gpu_block_run(m->format, m->data + (p->row + r) * m->row_bytes, p->column / GPU_RUN + run, w);
+			GPU_UNROLL
+			for (unsigned u = 0; u < GPU_RUN; u++)
+				to[r * p->stride + run * GPU_RUN + u] = w[u];
+		}
+		return;
+	}
+	if (gpu_lane() >= p->columns)
+		return;
+	GPU_UNROLL_N(8)
+	for (uint32_t r = gpu_warp(); r < p->rows; r += GPU_ABSORB_THREADS / GPU_WARP) {
+		const float w = gpu_code_at(coding, m->data + (p->row + r) * m->row_bytes, column);
+
+		to[r * p->stride + gpu_lane()] =
+			gpu_is_scaled(coding) ? w * gpu_scale_at(m, (p->row + r) * groups + column / m->group) : w;
+	}
+}
+
+/* sum[r] += q[i][r] * weight `begin + i` of element e of the head, for all i below n, in order: of a row each, or,
+ * turned, of the element's row. The weights are decoded to shared memory behind the queries. */
+GPU_FN void add_decoded(const unsigned coding, const unsigned R, const struct gpu_absorb *a, uint32_t begin, uint32_t n,
+			uint32_t e, const float *q, float *sum)
+{
+	const uint32_t first = gpu_block_x() * GPU_ABSORB_THREADS,
+		       elements = a->rank - first < GPU_ABSORB_THREADS ? a->rank - first : GPU_ABSORB_THREADS;
+	/* one more than the columns, so that neighbours read different banks */
+	const uint32_t stride = a->turned ? GPU_ABSORB_DECODED + 1 : GPU_ABSORB_THREADS;
 	float *weights = (float *)(void *)gpu_shared() + GPU_ABSORB_EACH * R;
 
 	GPU_NO_UNROLL
-	for (uint32_t begin = 0; begin < n; begin += GPU_ABSORB_BLOCKS) {
-		const uint32_t some = n - begin < GPU_ABSORB_BLOCKS ? n - begin : GPU_ABSORB_BLOCKS;
+	for (uint32_t i = 0; i < n; i += GPU_ABSORB_DECODED) {
+		const uint32_t some = n - i < GPU_ABSORB_DECODED ? n - i : GPU_ABSORB_DECODED;
+		const float *at = weights + (e - first) * (a->turned ? stride : 1);
+		struct absorb_piece p;
 
+		p.row = a->turned ? (size_t)gpu_block_y() * a->rank + first :
+				    (size_t)gpu_block_y() * (a->nope_dim + a->v_dim) + begin + i;
+		p.rows = a->turned ? elements : some;
+		p.column = a->turned ? begin + i : first;
+		p.columns = a->turned ? some : elements;
+		p.stride = stride;
 		gpu_sync(); /* all have done with the weights before */
-		GPU_NO_UNROLL
-		for (uint32_t u = gpu_thread() / each; u < some; u += GPU_ABSORB_THREADS / each) {
-			float w[GPU_RUN];
-
-			if (first + run >= a->rank)
-				break;
-			gpu_block_run(a->kv_b.format, a->kv_b.data + (row + begin + u) * a->kv_b.row_bytes,
-				      (first + run) / GPU_RUN, w);
-			GPU_UNROLL
-			for (unsigned i = 0; i < GPU_RUN; i++)
-				weights[u * GPU_ABSORB_THREADS + run + i] = w[i];
-		}
+		decode_piece(coding, &a->kv_b, &p, weights);
 		gpu_sync(); /* the weights are there */
 		GPU_UNROLL_N(4)
 		for (uint32_t u = 0; u < some; u++) {
-			const float weight = weights[u * GPU_ABSORB_THREADS + e - first];
+			const float weight = at[u * (a->turned ? 1 : stride)];
 
 			GPU_UNROLL
 			for (unsigned r = 0; r < R; r++)
-				sum[r] = fmaf(q[(begin + u) * R + r], weight, sum[r]);
+				sum[r] = fmaf(q[(i + u) * R + r], weight, sum[r]);
 		}
 	}
 }
@@ -901,8 +938,8 @@ GPU_FN void absorb_of(const unsigned coding, const unsigned R, const struct gpu_
 				shared[k * R + r] = q[(r < n_rows ? r : n_rows - 1) * q_stride + begin + k];
 		}
 		gpu_sync(); /* the queries are there */
-		if (coding == GPU_BLOCKS) {
-			add_block_rows(R, a, row, n, e, shared, sum);
+		if (coding == GPU_BLOCKS || a->turned) {
+			add_decoded(coding, R, a, begin, n, e, shared, sum);
 			continue;
 		}
 		GPU_NO_UNROLL

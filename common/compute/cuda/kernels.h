@@ -495,21 +495,24 @@ GPU_LAUNCHER(gpu_attend_fold, struct gpu_attend_fold);
  * time. */
 #define GPU_ABSORB_THREADS 128u
 #define GPU_ABSORB_EACH 256u /* weights of a sum between two barriers */
-#define GPU_ABSORB_BLOCKS 32u /* rows of GPU_BLOCKS that are decoded at a time */
+#define GPU_ABSORB_DECODED 32u /* weights of a sum that are decoded to shared memory at a time, if they are at all */
 struct gpu_absorb {
 	const float *q;
 	float *out;
 	struct gpu_turn turn;
 	struct gpu_mat kv_b;
-	uint32_t n_heads, nope_dim, v_dim, rank, n_rows, zero;
+	uint32_t n_heads, nope_dim, v_dim, rank, n_rows;
+	bool turned; /* as in struct od_op_latent_query */
+	uint8_t zero[3];
 };
 /* Launchers by coding, for 1 or GPU_PRODUCT_ROWS rows at a time; NULL: a shadow's coding. */
 typedef GPU_LAUNCHER(gpu_absorb_fn, struct gpu_absorb);
 extern gpu_absorb_fn *const gpu_absorb[GPU_N_CODINGS][2];
-static inline size_t gpu_absorb_shared(uint8_t coding, uint32_t rows) /* shared memory of a block */
+static inline size_t gpu_absorb_shared(uint8_t coding, bool turned, uint32_t rows) /* shared memory of a block */
 {
-	return sizeof(float) *
-	       (GPU_ABSORB_EACH * rows + (coding == GPU_BLOCKS ? GPU_ABSORB_BLOCKS * GPU_ABSORB_THREADS : 0));
+	const uint32_t decoded = turned ? GPU_ABSORB_DECODED + 1 : coding == GPU_BLOCKS ? GPU_ABSORB_DECODED : 0;
+
+	return sizeof(float) * (GPU_ABSORB_EACH * rows + decoded * GPU_ABSORB_THREADS);
 }
 
 /* ---- Routing (k_route.cu) ---- */
