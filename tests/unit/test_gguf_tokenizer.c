@@ -46,6 +46,18 @@ static json_t *metadata_of(const char *model, const char *pre)
 	return m;
 }
 
+/* A copy of a good model's metadata with one key changed; value NULL: without it. */
+static json_t *changed(const char *model, const char *key, json_t *value)
+{
+	json_t *m = metadata_of(model, "qwen2");
+
+	if (value != NULL)
+		json_object_set_new(m, key, value);
+	else
+		json_object_del(m, key);
+	return m;
+}
+
 static int make_bytes(struct od_gguf_texts *out, const char *bytes, size_t len)
 {
 	struct od_gguf *g;
@@ -138,7 +150,7 @@ static void ids_are_those_of_tokenizers(void **state)
 			n_models++;
 		}
 	}
-	assert_int_equal(n_models, 16);
+	assert_int_equal(n_models, 18);
 }
 
 /* ---- Templates and end tokens ---- */
@@ -186,6 +198,73 @@ static void templates_and_ends_are_the_files(void **state)
 	od_gguf_texts_fini(&made);
 }
 
+static void expect_in(const struct od_strbuf *text, const char *says)
+{
+	if (strstr(od_strbuf_text(text), says) == NULL)
+		fail_msg("expected %s in %s", says, od_strbuf_text(text));
+}
+
+/* Metadata do not say all that published tokenisers have. */
+static void some_follows_from_names_and_sizes(void **state)
+{
+	static const char *const whole[] = { "glm4", "chatglm-bpe", "llama-bpe" };
+	struct od_gguf_texts made;
+	json_t *m = changed("gpt2", "tokenizer.ggml.pre", NULL), *tokens, *types;
+	char name[24];
+
+	(void)state;
+	must_make(&made, m); /* qwen3moe */
+	expect_in(&made.tokenizer, "\"normalizer\":{\"type\":\"NFC\"}");
+	expect_in(&made.tokenizer, "\\\\p{N}| ?");
+	od_gguf_texts_fini(&made);
+	for (size_t i = 0; i < 3; i++) {
+		must_make(&made, changed("gpt2", "tokenizer.ggml.pre", json_string(whole[i])));
+		expect_in(&made.tokenizer, "\"ignore_merges\":true");
+		od_gguf_texts_fini(&made);
+	}
+	m = changed("gpt2", "tokenizer.ggml.pre", json_string("minimax-m2"));
+	must_make(&made, json_incref(m));
+	expect_in(&made.tokenizer, "\"normalizer\":null");
+	od_gguf_texts_fini(&made);
+	tokens = json_object_get(m, "tokenizer.ggml.tokens");
+	types = json_object_get(m, "tokenizer.ggml.token_type");
+	for (size_t i = json_array_size(tokens); i < 200000; i++) {
+		snprintf(name, sizeof(name), "[PAD%zu]", i);
+		json_array_append_new(tokens, json_string(name));
+		json_array_append_new(types, json_integer(5));
+	}
+	must_make(&made, m);
+	expect_in(&made.tokenizer, "\"normalizer\":{\"type\":\"NFC\"}");
+	od_gguf_texts_fini(&made);
+	must_make(&made, changed("gemma4", "tokenizer.ggml.add_bos_token", json_false()));
+	expect_in(&made.config, "\"add_bos_token\":true");
+	od_gguf_texts_fini(&made);
+}
+
+static void generation_settings_come_along(void **state)
+{
+	struct od_gguf_texts made;
+	json_t *m = metadata_of("gpt2", "gpt-2"), *found, *want;
+
+	(void)state;
+	json_object_set_new(m, "general.sampling.temp", json_real(0.6));
+	json_object_set_new(m, "general.sampling.top_p", json_real(0.95));
+	json_object_set_new(m, "general.sampling.top_k", json_integer(20));
+	json_object_set_new(m, "general.sampling.penalty_repeat", json_real(1.05));
+	json_object_set_new(m, "tokenizer.ggml.suppress_tokens", json_pack("[i, i]", 3, 9));
+	json_object_set_new(m, "tokenizer.ggml.eos_token_id", json_integer(341));
+	json_object_set_new(m, "tokenizer.ggml.eos_token_ids", json_pack("[i, i]", 341, 342)); /* Ollama's */
+	must_make(&made, m);
+	found = parsed(made.generation.text, made.generation.len);
+	want = json_pack("{s:[i, i, i], s:f, s:f, s:f, s:i, s:b, s:[i, i]}", "eos_token_id", 341, 342, 340,
+			 "temperature", 0.6, "top_p", 0.95, "repetition_penalty", 1.05, "top_k", 20, "do_sample", 1,
+			 "suppress_tokens", 3, 9);
+	assert_true(json_equal(found, want));
+	json_decref(found);
+	json_decref(want);
+	od_gguf_texts_fini(&made);
+}
+
 static void a_model_may_have_none(void **state)
 {
 	static const char *const names[] = { "no_vocab", "none" };
@@ -213,18 +292,6 @@ static void expect_refused(json_t *metadata, int code, const char *says, const c
 	od_gguf_texts_fini(&made);
 }
 
-/* A copy of a good model's metadata with one key changed; value NULL: without it. */
-static json_t *changed(const char *model, const char *key, json_t *value)
-{
-	json_t *m = metadata_of(model, "qwen2");
-
-	if (value != NULL)
-		json_object_set_new(m, key, value);
-	else
-		json_object_del(m, key);
-	return m;
-}
-
 static json_t *with_item(const char *model, const char *key, size_t i, json_t *item)
 {
 	json_t *m = metadata_of(model, "qwen2");
@@ -240,6 +307,8 @@ static void wrong_metadata_is_refused(void **state)
 		       "gpt2, llama, gemma4");
 	expect_refused(changed("gpt2", "tokenizer.ggml.pre", json_string("nobody")), OD_ERR_UNSUPPORTED, "\"nobody\"",
 		       "deepseek-v3");
+	expect_refused(changed("llama", "tokenizer.ggml.precompiled_charsmap", json_pack("[i]", 1)), OD_ERR_UNSUPPORTED,
+		       "tokenizer.ggml.precompiled_charsmap", "expected none");
 	expect_refused(changed("gpt2", "tokenizer.ggml.tokens", NULL), OD_ERR_MISSING, "tokenizer.ggml.tokens",
 		       "array");
 	expect_refused(changed("gpt2", "tokenizer.ggml.tokens", json_pack("[i]", 1)), OD_ERR_FORMAT,
@@ -351,9 +420,14 @@ static int tear_down(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(ids_are_those_of_tokenizers), cmocka_unit_test(templates_and_ends_are_the_files),
-		cmocka_unit_test(wrong_metadata_is_refused),   cmocka_unit_test(bytes_that_are_no_text_are_refused),
-		cmocka_unit_test(unusual_files_are_taken),     cmocka_unit_test(a_model_may_have_none),
+		cmocka_unit_test(ids_are_those_of_tokenizers),
+		cmocka_unit_test(templates_and_ends_are_the_files),
+		cmocka_unit_test(wrong_metadata_is_refused),
+		cmocka_unit_test(bytes_that_are_no_text_are_refused),
+		cmocka_unit_test(unusual_files_are_taken),
+		cmocka_unit_test(a_model_may_have_none),
+		cmocka_unit_test(some_follows_from_names_and_sizes),
+		cmocka_unit_test(generation_settings_come_along),
 	};
 
 	return cmocka_run_group_tests_name("gguf_tokenizer", tests, set_up, tear_down);

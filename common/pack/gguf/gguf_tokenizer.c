@@ -6,6 +6,7 @@
 #include "common/text/utf8_text.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@ struct gguf_pre {
 	const char *pattern[MAX_PATTERNS]; /* each cuts what the ones before left; none: GPT-2's */
 	bool digits; /* then each digit on its own */
 	bool nfc;
+	uint32_t nfc_tokens; /* NFC for a vocabulary of so many tokens, as the published one; 0: see nfc */
 	bool ignore_merges; /* a word that is a token needs none */
 	bool add_bos; /* if the file does not say */
 	bool no_bos; /* the file's bos is none of the tokenizer's */
@@ -37,15 +39,17 @@ static const struct gguf_pre pres[] = {
 	{ .name = "llama-bpe", .pattern = { TOK_LLAMA3 }, .ignore_merges = true, .add_bos = true },
 	{ .name = "llama3", .pattern = { TOK_LLAMA3 }, .ignore_merges = true, .add_bos = true },
 	{ .name = "llama-v3", .pattern = { TOK_LLAMA3 }, .ignore_merges = true, .add_bos = true },
+	{ .name = "smaug-bpe", .pattern = { TOK_LLAMA3 }, .ignore_merges = true, .add_bos = true },
+	{ .name = "dbrx", .pattern = { TOK_LLAMA3 } },
 	{ .name = "llama4", .pattern = { TOK_O200K }, .ignore_merges = true },
 	{ .name = "gpt-4o", .pattern = { TOK_O200K }, .ignore_merges = true },
-	{ .name = "minimax-m2", .pattern = { TOK_O200K } },
+	{ .name = "minimax-m2", .pattern = { TOK_O200K }, .nfc_tokens = 200000 },
 	{ .name = "qwen2", .pattern = { TOK_QWEN2 }, .nfc = true },
 	{ .name = "qwen35", .pattern = { TOK_QWEN3_5 }, .nfc = true },
 	{ .name = "olmo", .nfc = true, .normalized = true },
-	{ .name = "glm4", .pattern = { TOK_LLAMA3 }, .no_bos = true },
-	{ .name = "glm5", .pattern = { TOK_LLAMA3 }, .no_bos = true },
-	{ .name = "chatglm-bpe", .pattern = { TOK_LLAMA3 }, .no_bos = true },
+	{ .name = "glm4", .pattern = { TOK_LLAMA3 }, .ignore_merges = true, .no_bos = true },
+	{ .name = "glm5", .pattern = { TOK_LLAMA3 }, .ignore_merges = true, .no_bos = true },
+	{ .name = "chatglm-bpe", .pattern = { TOK_LLAMA3 }, .ignore_merges = true, .no_bos = true },
 	{ .name = "deepseek-llm",
 	  .pattern = { "[\r\n]", TOK_DEEPSEEK_LETTERS, TOK_DEEPSEEK_SIGNS, "\\s+$", TOK_DEEPSEEK_HAN },
 	  .digits = true },
@@ -53,8 +57,19 @@ static const struct gguf_pre pres[] = {
 	  .pattern = { "[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", TOK_DEEPSEEK_HAN },
 	  .digits = true },
 	{ .name = "deepseek-v3", .pattern = { TOK_DEEPSEEK_V3_DIGITS, TOK_DEEPSEEK_V3_HAN, TOK_DEEPSEEK_V3_WORDS } },
+	{ .name = "joyai-llm", .pattern = { TOK_DEEPSEEK_V3_DIGITS, TOK_DEEPSEEK_V3_HAN, TOK_DEEPSEEK_V3_WORDS } },
+	{ .name = "smollm", .pattern = { "\\p{N}", TOK_GPT2 } },
+	{ .name = "starcoder", .pattern = { "\\p{N}", TOK_GPT2 } },
 	{ .name = "kimi-k2", .pattern = { TOK_KIMI }, .ignore_merges = true },
 	{ .name = "tekken", .pattern = { TOK_TEKKEN }, .ignore_merges = true, .add_bos = true },
+};
+
+/* Early files have no name: then it is that of the architecture's published models. */
+static const struct {
+	const char *arch, *pre;
+} published_pres[] = {
+	{ "qwen2moe", "qwen2" }, { "qwen3moe", "qwen2" }, { "qwen3next", "qwen2" },	  { "qwen35moe", "qwen35" },
+	{ "olmoe", "olmo" },	 { "glm4moe", "glm4" },	  { "minimax-m2", "minimax-m2" }, { "gpt-oss", "gpt-4o" },
 };
 
 /* SentencePiece's models, and Gemma's, need no name. */
@@ -105,17 +120,28 @@ static int find_model(const struct od_gguf *g, enum gguf_vocab_model *model, str
 	return OD_OK;
 }
 
+static bool has_arch(const struct od_gguf *g, const char *name)
+{
+	const struct od_gguf_value *v = od_gguf_get(g, "general.architecture");
+
+	return v != NULL && v->kind == OD_GGUF_STRING && is((const char *)v->at, v->n, name);
+}
+
 static int find_pre(struct gguf_maker *m, enum gguf_vocab_model model, struct od_err *err)
 {
 	static const char key[] = "tokenizer.ggml.pre";
-	const char *text = "default"; /* older files have no such key */
-	size_t len = strlen(text), n = 0;
+	const char *text = "default";
+	size_t len, n = 0;
 	char known[512] = "";
 	int rc;
 
 	m->pre = model == GGUF_VOCAB_SCORES ? &scores_pre : &pieces_pre;
 	if (model != GGUF_VOCAB_BYTES)
 		return OD_OK;
+	for (size_t i = 0; i < N(published_pres); i++)
+		if (has_arch(m->g, published_pres[i].arch))
+			text = published_pres[i].pre;
+	len = strlen(text);
 	if (od_gguf_get(m->g, key) != NULL) {
 		rc = od_gguf_str(m->g, key, &text, &len, err);
 		if (rc != OD_OK)
@@ -138,7 +164,7 @@ static int bool_or(const struct od_gguf *g, const char *key, bool fallback, bool
 
 static int read_options(struct gguf_maker *m, struct od_err *err)
 {
-	const struct od_gguf_value *v = od_gguf_get(m->g, "general.architecture");
+	static const char map_key[] = "tokenizer.ggml.precompiled_charsmap";
 	const bool scores = m->v.model == GGUF_VOCAB_SCORES;
 	int rc = bool_or(m->g, "tokenizer.ggml.add_bos_token", m->pre->add_bos, &m->add_bos, err);
 
@@ -148,12 +174,17 @@ static int read_options(struct gguf_maker *m, struct od_err *err)
 		rc = bool_or(m->g, "tokenizer.ggml.add_space_prefix", scores, &m->space_prefix, err);
 	if (rc == OD_OK)
 		rc = bool_or(m->g, "tokenizer.ggml.remove_extra_whitespaces", false, &m->no_extra_spaces, err);
+	if (rc == OD_OK && od_gguf_get(m->g, map_key) != NULL)
+		rc = od_fail(err, OD_ERR_UNSUPPORTED,
+			     "%s: key %s: expected none: a map of characters is not supported. Take the model from its "
+			     "safetensors",
+			     od_gguf_path(m->g), map_key);
 	if (m->pre->no_bos)
 		m->v.bos = -1;
+	m->add_bos = m->add_bos || m->v.model == GGUF_VOCAB_PIECES; /* early files say false, and are wrong */
 	m->add_bos = m->add_bos && m->v.bos >= 0;
 	m->add_eos = m->add_eos && m->v.eos >= 0;
-	m->rstrip = v != NULL && v->kind == OD_GGUF_STRING &&
-		    (is((const char *)v->at, v->n, "phimoe") || is((const char *)v->at, v->n, "phi3"));
+	m->rstrip = has_arch(m->g, "phimoe") || has_arch(m->g, "phi3");
 	return rc;
 }
 
@@ -240,7 +271,9 @@ static void put_normalizer(struct gguf_maker *m)
 {
 	put(m, "\"normalizer\":");
 	if (m->v.model == GGUF_VOCAB_BYTES) {
-		put(m, m->pre->nfc ? "{\"type\":\"NFC\"},\n" : "null,\n");
+		put(m, m->pre->nfc || (m->pre->nfc_tokens > 0 && m->v.n >= m->pre->nfc_tokens) ?
+			       "{\"type\":\"NFC\"},\n" :
+			       "null,\n");
 		return;
 	}
 	put(m, "{\"type\":\"Sequence\",\"normalizers\":[");
@@ -523,6 +556,7 @@ static void find_ends(const struct gguf_maker *m, const struct gguf_template *te
 	static const char *const turns[] = { "<|im_end|>", "<end_of_turn>",	    "<turn|>", "[e~[",
 					     "[EOS]",	   "<|END_OF_TURN_TOKEN|>", "</s>",    "<|return|>",
 					     "<|call|>",   "<｜end▁of▁sentence｜>" };
+	const struct od_gguf_value *more = od_gguf_get(m->g, "tokenizer.ggml.eos_token_ids"); /* Ollama's */
 	const bool harmony = find_added(&m->v, "<|return|>") >= 0, gemma = written(template, n, "<|tool_call>"),
 		   glm = find_added(&m->v, "<|observation|>") >= 0 && written(template, n, "<|observation|>");
 
@@ -530,6 +564,9 @@ static void find_ends(const struct gguf_maker *m, const struct gguf_template *te
 	add_end(ends, m->v.eos);
 	add_end(ends, m->v.eot);
 	add_end(ends, m->v.eom);
+	for (uint64_t i = 0; more != NULL && more->kind == OD_GGUF_ARRAY && i < more->n; i++)
+		if ((more->of == OD_GGUF_I32 || more->of == OD_GGUF_U32) && od_gguf_int_at(more, i) < m->v.n)
+			add_end(ends, (int32_t)od_gguf_int_at(more, i));
 	for (size_t i = 0; i < N(turns); i++)
 		if (written(template, n, turns[i]))
 			add_end(ends, find_added(&m->v, turns[i]));
@@ -545,17 +582,57 @@ static void find_ends(const struct gguf_maker *m, const struct gguf_template *te
 		add_end(ends, find_added(&m->v, always[i]));
 }
 
+/* Newer converters take these from generation_config.json. They say how a token is drawn, so one is drawn. */
+static void put_sampling(struct gguf_maker *m)
+{
+	static const char *const reals[][2] = { { "general.sampling.temp", "temperature" },
+						{ "general.sampling.top_p", "top_p" },
+						{ "general.sampling.min_p", "min_p" },
+						{ "general.sampling.penalty_repeat", "repetition_penalty" } };
+	struct od_err ignored;
+	uint64_t top_k;
+	bool any = false;
+	double v;
+
+	for (size_t i = 0; i < N(reals); i++)
+		if (od_gguf_f64(m->g, reals[i][0], &v, &ignored) == OD_OK && isfinite(v)) {
+			od_strbuf_printf(m->b, ",\"%s\":%.6g", reals[i][1], v); /* 0.6 was one before it was a float */
+			any = true;
+		}
+	if (od_gguf_u64(m->g, "general.sampling.top_k", 1, INT32_MAX, &top_k, &ignored) == OD_OK) {
+		od_strbuf_printf(m->b, ",\"top_k\":%" PRIu64, top_k);
+		any = true;
+	}
+	if (any)
+		put(m, ",\"do_sample\":true");
+}
+
+static void put_suppressed(struct gguf_maker *m)
+{
+	struct od_gguf_value v;
+	struct od_err ignored;
+
+	if (od_gguf_array(m->g, "tokenizer.ggml.suppress_tokens", OD_GGUF_I32, 1, &v, &ignored) != OD_OK)
+		return;
+	for (uint64_t i = 0; i < v.n; i++)
+		od_strbuf_printf(m->b, "%s%" PRId64, i == 0 ? ",\"suppress_tokens\":[" : ",", od_gguf_int_at(&v, i));
+	put(m, "]");
+}
+
 static void put_generation(struct gguf_maker *m, const struct gguf_template *template, size_t n)
 {
 	struct gguf_ends ends;
 
 	find_ends(m, template, n, &ends);
-	put(m, "{");
-	if (m->v.bos >= 0)
-		od_strbuf_printf(m->b, "\"bos_token_id\":%d%s", m->v.bos, ends.n > 0 ? "," : "");
+	put(m, "{\"eos_token_id\":[");
 	for (size_t i = 0; i < ends.n; i++)
-		od_strbuf_printf(m->b, "%s%u", i == 0 ? "\"eos_token_id\":[" : ",", ends.id[i]);
-	put(m, ends.n > 0 ? "]}\n" : "}\n");
+		od_strbuf_printf(m->b, "%s%u", i == 0 ? "" : ",", ends.id[i]);
+	put(m, "]");
+	if (m->v.bos >= 0)
+		od_strbuf_printf(m->b, ",\"bos_token_id\":%d", m->v.bos);
+	put_sampling(m);
+	put_suppressed(m);
+	put(m, "}\n");
 }
 
 /* ---- All of them ---- */

@@ -32,6 +32,7 @@ LETTERS = (r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌ
            "ᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ"
            "𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+")
 GPT2_OF_LLAMA_CPP = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+GPT2 = GPT2_OF_LLAMA_CPP + r"|\s+"
 DEEPSEEK_V3 = [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
                r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""]
 DIGITS = "digits"
@@ -42,6 +43,8 @@ PRES = {
     "olmo": ([], True),
     "llama-bpe": ([CL100K % "{1,3}"], False),
     "glm4": ([CL100K % "{1,3}"], False),
+    "dbrx": ([CL100K % "{1,3}"], False),
+    "smollm": ([r"\p{N}", GPT2], False),
     "qwen2": ([CL100K % ""], True),
     "qwen35": ([QWEN35], True),
     "gpt-4o": ([O200K], False),
@@ -87,7 +90,7 @@ def bytes_models():
            "types": [NORMAL] * n + [a[1] for a in ADDED] + [UNUSED] * 2,
            "merges": [" ".join(m) for m in merges], "ids": {}}
     for name, (patterns, nfc) in PRES.items():
-        t = Tokenizer(models.BPE(vocab=model["vocab"], merges=merges, ignore_merges=name in ("llama-bpe", "gpt-4o", "tekken", "kimi-k2")))
+        t = Tokenizer(models.BPE(vocab=model["vocab"], merges=merges, ignore_merges=name in ("llama-bpe", "glm4", "gpt-4o", "tekken", "kimi-k2")))
         if nfc:
             t.normalizer = normalizers.NFC()
         t.pre_tokenizer = pre_tokenizer(patterns)
