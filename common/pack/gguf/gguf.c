@@ -347,15 +347,18 @@ struct parsed {
 	uint64_t n_tensors;
 };
 
-/* n entries of at least `least` bytes each: more than the file has room for is refused before memory is taken. */
+/* n entries of at least `least` bytes each: more than a header has room for is refused before memory is taken. */
 static int alloc_entries(const struct gguf_header *h, void **out, uint64_t n, uint64_t least, size_t each,
 			 const char *what, struct od_err *err)
 {
+	const uint64_t most = (h->size_bytes < MAX_HEADER_BYTES ? h->size_bytes : MAX_HEADER_BYTES) / least;
+
 	*out = NULL;
-	if (n > h->size_bytes / least)
+	if (n > most)
 		return od_fail(err, OD_ERR_RANGE,
-			       "%s: %" PRIu64 " %s: expected at most %" PRIu64 " in a file of %" PRIu64 " bytes",
-			       h->path, n, what, h->size_bytes / least, h->size_bytes);
+			       "%s: its header says that it has %" PRIu64 " %s: expected at most %" PRIu64
+			       " in a file of %" PRIu64 " bytes; the file is damaged: get it again",
+			       h->path, n, what, most, h->size_bytes);
 	*out = calloc(n + 1, each);
 	return *out != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%s: no memory for %" PRIu64 " %s", h->path, n, what);
 }

@@ -2,6 +2,7 @@
 
 #include "common/model/config.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -136,6 +137,12 @@ static bool get_float(struct gguf_model *m, const char *key, double *out)
 	full_key(m, key, buf);
 	if (failed(m, od_gguf_f64(m->g, buf, out, m->err)))
 		return false;
+	if (!(fabs(*out) <= FLT_MAX)) {
+		failed(m, od_fail(m->err, OD_ERR_RANGE, "%s: key %s: expected a finite number, found %g",
+				  od_gguf_path(m->g), buf, *out));
+		*out = 0;
+		return false;
+	}
 	*out = shortest(*out);
 	return true;
 }
@@ -466,8 +473,15 @@ static json_t *numbers_of(struct gguf_model *m, const char *name)
 	if (failed(m, od_gguf_read(m->g, t, 0, v, t->bytes, m->err)))
 		return NULL;
 	list = json_array();
-	for (uint64_t i = 0; i < t->dim[0]; i++)
-		json_array_append_new(list, json_real(shortest((double)v[i])));
+	for (uint64_t i = 0; i < t->dim[0]; i++) {
+		if (isfinite(v[i]) && json_array_append_new(list, json_real(shortest((double)v[i]))) == 0)
+			continue;
+		failed(m, od_fail(m->err, OD_ERR_RANGE,
+				  "%s: tensor %s: number %" PRIu64 ": expected a finite one, found %g",
+				  od_gguf_path(m->g), name, i, (double)v[i]));
+		json_decref(list);
+		return NULL;
+	}
 	return list;
 }
 
