@@ -37,6 +37,13 @@ static bool failed(struct gguf_model *m, int rc)
 	return m->rc != OD_OK;
 }
 
+/* The first failure's reason stays. */
+#define refuse(m, ...) \
+	do { \
+		if ((m)->rc == OD_OK) \
+			(m)->rc = od_fail((m)->err, __VA_ARGS__); \
+	} while (0)
+
 /* ---- Metadata ---- */
 
 static void full_key(const struct gguf_model *m, const char *key, char buf[KEY_BYTES])
@@ -64,10 +71,10 @@ static bool check_layers(struct gguf_model *m, const char *key, const struct od_
 	const bool known = (of_bools && v->of == OD_GGUF_BOOL) || is_integers(v->of);
 
 	if (m->rc == OD_OK && (!known || v->n < m->n_layers || v->n > m->n_blocks))
-		failed(m, od_fail(m->err, OD_ERR_FORMAT,
-				  "%s: key %s.%s: expected an array of %u %s, one for each layer, found %" PRIu64 "%s",
-				  od_gguf_path(m->g), m->arch->name, key, m->n_layers,
-				  of_bools ? "booleans" : "integers", v->n, known ? "" : " values of another kind"));
+		refuse(m, OD_ERR_FORMAT,
+		       "%s: key %s.%s: expected an array of %u %s, one for each layer, found %" PRIu64 "%s",
+		       od_gguf_path(m->g), m->arch->name, key, m->n_layers, of_bools ? "booleans" : "integers", v->n,
+		       known ? "" : " values of another kind");
 	return m->rc == OD_OK;
 }
 
@@ -82,11 +89,10 @@ static uint64_t get_shared_int(struct gguf_model *m, const char *key, const stru
 		const int64_t x = od_gguf_int_at(v, i);
 
 		if (x < 0 || x > INT32_MAX || (x != 0 && found != 0 && x != found)) {
-			failed(m,
-			       od_fail(m->err, OD_ERR_UNSUPPORTED,
-				       "%s: key %s.%s: expected the same number, 0 to %d, for all layers, found %" PRId64
-				       " for layer %u after %" PRId64,
-				       od_gguf_path(m->g), m->arch->name, key, INT32_MAX, x, i, found));
+			refuse(m, OD_ERR_UNSUPPORTED,
+			       "%s: key %s.%s: expected the same number, 0 to %d, for all layers, found %" PRId64
+			       " for layer %u after %" PRId64,
+			       od_gguf_path(m->g), m->arch->name, key, INT32_MAX, x, i, found);
 			return 0;
 		}
 		found = x != 0 ? x : found;
@@ -138,8 +144,8 @@ static bool get_float(struct gguf_model *m, const char *key, double *out)
 	if (failed(m, od_gguf_f64(m->g, buf, out, m->err)))
 		return false;
 	if (!(fabs(*out) <= FLT_MAX)) {
-		failed(m, od_fail(m->err, OD_ERR_RANGE, "%s: key %s: expected a finite number, found %g",
-				  od_gguf_path(m->g), buf, *out));
+		refuse(m, OD_ERR_RANGE, "%s: key %s: expected a finite number, found %g", od_gguf_path(m->g), buf,
+		       *out);
 		*out = 0;
 		return false;
 	}
@@ -162,8 +168,8 @@ static bool flag(struct gguf_model *m, const char *key, bool otherwise)
 
 static void put(json_t *o, const char *key, json_t *v, struct gguf_model *m)
 {
-	if (json_object_set_new(o, key, v) != 0)
-		failed(m, od_fail(m->err, OD_ERR_NOMEM, "%s: no memory for its configuration", od_gguf_path(m->g)));
+	if (json_object_set_new(o, key, v) != 0 && m->rc == OD_OK) /* the first failure's reason stays */
+		refuse(m, OD_ERR_NOMEM, "%s: no memory for its configuration", od_gguf_path(m->g));
 }
 
 static void put_int(struct gguf_model *m, const char *field, uint64_t v)
@@ -249,10 +255,10 @@ static void agree(struct gguf_model *m, const char *key, const struct od_gguf_te
 	const uint64_t said = get_int(m, key, of_tensor);
 
 	if (m->rc == OD_OK && said != of_tensor)
-		failed(m, od_fail(m->err, OD_ERR_MISMATCH,
-				  "%s: key %s.%s is %" PRIu64 ", but tensor %s has %" PRIu64
-				  ": the file is damaged or was edited; fetch it again",
-				  od_gguf_path(m->g), m->arch->name, key, said, t->name, of_tensor));
+		refuse(m, OD_ERR_MISMATCH,
+		       "%s: key %s.%s is %" PRIu64 ", but tensor %s has %" PRIu64
+		       ": the file is damaged or was edited; fetch it again",
+		       od_gguf_path(m->g), m->arch->name, key, said, t->name, of_tensor);
 }
 
 /* The width of the routed experts: down has rows of it. */
@@ -287,18 +293,16 @@ static void check_experts(struct gguf_model *m, const char *width_key)
 			agree(m, "expert_count", t, t->dim[2]);
 		agree(m, width_key, t, t->dim[0]);
 		if (m->rc == OD_OK && t->dim[0] != width)
-			failed(m,
-			       od_fail(m->err, OD_ERR_UNSUPPORTED,
-				       "%s: tensor %s: expected experts as wide as those of the first layer, %" PRIu64
-				       ", found %" PRIu64,
-				       od_gguf_path(m->g), t->name, width, t->dim[0]));
+			refuse(m, OD_ERR_UNSUPPORTED,
+			       "%s: tensor %s: expected experts as wide as those of the first layer, %" PRIu64
+			       ", found %" PRIu64,
+			       od_gguf_path(m->g), t->name, width, t->dim[0]);
 	}
 	if (m->rc == OD_OK && width == 0)
-		failed(m,
-		       od_fail(m->err, OD_ERR_MISSING,
-			       "%s: none of %u layers has a tensor blk.N.ffn_down_exps.weight: expected experts, as key "
-			       "%s.expert_count says",
-			       od_gguf_path(m->g), m->n_layers, m->arch->name));
+		refuse(m, OD_ERR_MISSING,
+		       "%s: none of %u layers has a tensor blk.N.ffn_down_exps.weight: expected experts, as key "
+		       "%s.expert_count says",
+		       od_gguf_path(m->g), m->n_layers, m->arch->name);
 }
 
 /* The layer's feed-forward network: of the metadata, and of the tensors of dense layers. */
@@ -332,7 +336,7 @@ static void put_dense_layers(struct gguf_model *m)
 	put(m->out, "mlp_only_layers", list, m);
 	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++)
 		if (!is_sparse(m, i) && json_array_append_new(list, json_integer(i)) != 0)
-			failed(m, od_fail(m->err, OD_ERR_NOMEM, "no memory for a list of layers"));
+			refuse(m, OD_ERR_NOMEM, "no memory for a list of layers");
 }
 
 /* ---- RoPE ---- */
@@ -347,8 +351,8 @@ static void put_theta(struct gguf_model *m, json_t *o)
 
 static void refuse_real(struct gguf_model *m, const char *key, const char *expected, double found)
 {
-	failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED, "%s: key %s.%s: expected %s, found %g", od_gguf_path(m->g),
-			  m->arch->name, key, expected, found));
+	refuse(m, OD_ERR_UNSUPPORTED, "%s: key %s.%s: expected %s, found %g", od_gguf_path(m->g), m->arch->name, key,
+	       expected, found);
 }
 
 /* The key is missing or has a value that changes nothing. */
@@ -381,9 +385,9 @@ static bool is_yarn(struct gguf_model *m)
 	}
 	if (len == 4 && strncmp(type, "yarn", len) == 0)
 		return true;
-	failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
-			  "%s: key %s: expected \"yarn\", \"none\" or \"linear\" with a factor of 1, found \"%.*s\"",
-			  od_gguf_path(m->g), key, (int)(len < 64 ? len : 64), type));
+	refuse(m, OD_ERR_UNSUPPORTED,
+	       "%s: key %s: expected \"yarn\", \"none\" or \"linear\" with a factor of 1, found \"%.*s\"",
+	       od_gguf_path(m->g), key, (int)(len < 64 ? len : 64), type);
 	return false;
 }
 
@@ -451,9 +455,8 @@ static void check_rotary(struct gguf_model *m, const char *key, uint64_t head_di
 	const uint64_t dims = get_int(m, key, head_dim);
 
 	if (m->rc == OD_OK && dims != head_dim)
-		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
-				  "%s: key %s.%s: expected the size of a head, %" PRIu64 ", found %" PRIu64,
-				  od_gguf_path(m->g), m->arch->name, key, head_dim, dims));
+		refuse(m, OD_ERR_UNSUPPORTED, "%s: key %s.%s: expected the size of a head, %" PRIu64 ", found %" PRIu64,
+		       od_gguf_path(m->g), m->arch->name, key, head_dim, dims);
 }
 
 /* The numbers of a vector; NULL: it is missing or of another type than F32, or there was a failure before. */
@@ -466,8 +469,8 @@ static json_t *numbers_of(struct gguf_model *m, const char *name)
 	if (m->rc != OD_OK || t == NULL)
 		return NULL;
 	if (t->dtype != OD_F32 || t->dim[0] > OD_MAX_ROPE_PAIRS || t->bytes != t->dim[0] * sizeof(float)) {
-		failed(m, od_fail(m->err, OD_ERR_SHAPE, "%s: tensor %s: expected up to %d F32, found %" PRIu64 " %s",
-				  od_gguf_path(m->g), name, OD_MAX_ROPE_PAIRS, t->dim[0], t->type_name));
+		refuse(m, OD_ERR_SHAPE, "%s: tensor %s: expected up to %d F32, found %" PRIu64 " %s",
+		       od_gguf_path(m->g), name, OD_MAX_ROPE_PAIRS, t->dim[0], t->type_name);
 		return NULL;
 	}
 	if (failed(m, od_gguf_read(m->g, t, 0, v, t->bytes, m->err)))
@@ -476,9 +479,8 @@ static json_t *numbers_of(struct gguf_model *m, const char *name)
 	for (uint64_t i = 0; i < t->dim[0]; i++) {
 		if (isfinite(v[i]) && json_array_append_new(list, json_real(shortest((double)v[i]))) == 0)
 			continue;
-		failed(m, od_fail(m->err, OD_ERR_RANGE,
-				  "%s: tensor %s: number %" PRIu64 ": expected a finite one, found %g",
-				  od_gguf_path(m->g), name, i, (double)v[i]));
+		refuse(m, OD_ERR_RANGE, "%s: tensor %s: number %" PRIu64 ": expected a finite one, found %g",
+		       od_gguf_path(m->g), name, i, (double)v[i]);
 		json_decref(list);
 		return NULL;
 	}
@@ -492,10 +494,10 @@ static void check_divisors(struct gguf_model *m)
 
 	for (size_t i = 0; i < json_array_size(list); i++)
 		if (m->rc == OD_OK && json_number_value(json_array_get(list, i)) != 1)
-			failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
-					  "%s: tensor rope_freqs.weight: expected 1 for every pair of a head, found %g "
-					  "for pair %zu: RoPE scaled as in Llama 3.1 is not supported",
-					  od_gguf_path(m->g), json_number_value(json_array_get(list, i)), i));
+			refuse(m, OD_ERR_UNSUPPORTED,
+			       "%s: tensor rope_freqs.weight: expected 1 for every pair of a head, found %g "
+			       "for pair %zu: RoPE scaled as in Llama 3.1 is not supported",
+			       od_gguf_path(m->g), json_number_value(json_array_get(list, i)), i);
 	json_decref(list);
 }
 
@@ -544,17 +546,16 @@ static void refuse_settings(struct gguf_model *m)
 		const double x = v != NULL && v->kind != OD_GGUF_ARRAY ? od_gguf_number_at(v, 0) : 0;
 
 		if (v != NULL && (v->kind == OD_GGUF_ARRAY || (x != 0 && x != 1)))
-			failed(m,
-			       od_fail(m->err, OD_ERR_UNSUPPORTED,
-				       "%s: key %s.%s: expected none, 0 or 1 (no effect), found %s%g: a model with it "
-				       "is not supported",
-				       od_gguf_path(m->g), m->arch->name, keys[i],
-				       v->kind == OD_GGUF_ARRAY ? "an array of " : "",
-				       v->kind == OD_GGUF_ARRAY ? (double)v->n : x));
+			refuse(m, OD_ERR_UNSUPPORTED,
+			       "%s: key %s.%s: expected none, 0 or 1 (no effect), found %s%g: a model with it "
+			       "is not supported",
+			       od_gguf_path(m->g), m->arch->name, keys[i],
+			       v->kind == OD_GGUF_ARRAY ? "an array of " : "",
+			       v->kind == OD_GGUF_ARRAY ? (double)v->n : x);
 	}
 	if (!flag(m, "attention.causal", true))
-		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED, "%s: key %s.attention.causal: expected true, found false",
-				  od_gguf_path(m->g), m->arch->name));
+		refuse(m, OD_ERR_UNSUPPORTED, "%s: key %s.attention.causal: expected true, found false",
+		       od_gguf_path(m->g), m->arch->name);
 }
 
 static void put_common(struct gguf_model *m)
@@ -564,18 +565,17 @@ static void put_common(struct gguf_model *m)
 	double eps;
 
 	if (m->rc == OD_OK && (blocks == 0 || mtp >= blocks || blocks > OD_MAX_LAYERS))
-		failed(m, od_fail(m->err, OD_ERR_RANGE,
-				  "%s: key %s.block_count: expected 1 to %d layers, found %" PRIu64
-				  ", of which %" PRIu64 " predict further tokens",
-				  od_gguf_path(m->g), m->arch->name, OD_MAX_LAYERS, blocks, mtp));
+		refuse(m, OD_ERR_RANGE,
+		       "%s: key %s.block_count: expected 1 to %d layers, found %" PRIu64 ", of which %" PRIu64
+		       " predict further tokens",
+		       od_gguf_path(m->g), m->arch->name, OD_MAX_LAYERS, blocks, mtp);
 	if (m->rc == OD_OK && embed == NULL)
-		failed(m,
-		       od_fail(m->err, OD_ERR_MISSING, "%s: tensor token_embd.weight is missing", od_gguf_path(m->g)));
+		refuse(m, OD_ERR_MISSING, "%s: tensor token_embd.weight is missing", od_gguf_path(m->g));
 	if (m->rc == OD_OK && mtp > 0 && in_layer(m, 0, "attn_norm.weight") == NULL)
-		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
-				  "%s: a file with the layers alone that predict further tokens: name the file of the "
-				  "whole model",
-				  od_gguf_path(m->g)));
+		refuse(m, OD_ERR_UNSUPPORTED,
+		       "%s: a file with the layers alone that predict further tokens: name the file of the "
+		       "whole model",
+		       od_gguf_path(m->g));
 	if (m->rc != OD_OK)
 		return;
 	refuse_settings(m);
@@ -606,9 +606,8 @@ static void check_gating(struct gguf_model *m, enum gating expected)
 	const uint64_t found = get_int(m, "expert_gating_func", GATING_NONE);
 
 	if (m->rc == OD_OK && found != GATING_NONE && found != expected)
-		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
-				  "%s: key %s.expert_gating_func: expected %d (%s), found %" PRIu64, od_gguf_path(m->g),
-				  m->arch->name, (int)expected, names[expected], found));
+		refuse(m, OD_ERR_UNSUPPORTED, "%s: key %s.expert_gating_func: expected %d (%s), found %" PRIu64,
+		       od_gguf_path(m->g), m->arch->name, (int)expected, names[expected], found);
 }
 
 static void put_experts(struct gguf_model *m, const char *n_field, const char *width_field)
@@ -683,10 +682,10 @@ static void put_first_dense(struct gguf_model *m)
 	while (first < m->n_layers && !is_sparse(m, first))
 		first++;
 	if (m->rc == OD_OK && said != first)
-		failed(m, od_fail(m->err, OD_ERR_MISMATCH,
-				  "%s: key %s.leading_dense_block_count is %" PRIu64
-				  ", but the first layer with tensors of experts is %u",
-				  od_gguf_path(m->g), m->arch->name, said, first));
+		refuse(m, OD_ERR_MISMATCH,
+		       "%s: key %s.leading_dense_block_count is %" PRIu64
+		       ", but the first layer with tensors of experts is %u",
+		       od_gguf_path(m->g), m->arch->name, said, first);
 	put_int(m, "first_k_dense_replace", first);
 }
 
@@ -696,10 +695,10 @@ static void put_shared_count(struct gguf_model *m)
 	const uint64_t width = expert_width(m), n = width > 0 ? shared_width(m) / width : 0;
 
 	if (t != NULL && n * width != t->dim[0])
-		failed(m, od_fail(m->err, OD_ERR_UNSUPPORTED,
-				  "%s: tensor %s: expected a width that is a multiple of the routed experts', %" PRIu64
-				  ", found %" PRIu64,
-				  od_gguf_path(m->g), t->name, width, t->dim[0]));
+		refuse(m, OD_ERR_UNSUPPORTED,
+		       "%s: tensor %s: expected a width that is a multiple of the routed experts', %" PRIu64
+		       ", found %" PRIu64,
+		       od_gguf_path(m->g), t->name, width, t->dim[0]);
 	if (t != NULL)
 		agree(m, "expert_shared_count", t, n);
 	put_int(m, "n_shared_experts", n);
@@ -836,12 +835,11 @@ static void check_recurrent(struct gguf_model *m)
 		const bool has = in_layer(m, i, "ssm_a") != NULL;
 
 		if ((od_gguf_int_at(v, i) != 0) != has)
-			failed(m,
-			       od_fail(m->err, OD_ERR_MISMATCH,
-				       "%s: key %s.%s is %s for layer %u, but tensor blk.%u.ssm_a is %s: the file is "
-				       "damaged or was edited; fetch it again",
-				       od_gguf_path(m->g), m->arch->name, key, has ? "false" : "true", i, i,
-				       has ? "there" : "missing"));
+			refuse(m, OD_ERR_MISMATCH,
+			       "%s: key %s.%s is %s for layer %u, but tensor blk.%u.ssm_a is %s: the file is "
+			       "damaged or was edited; fetch it again",
+			       od_gguf_path(m->g), m->arch->name, key, has ? "false" : "true", i, i,
+			       has ? "there" : "missing");
 	}
 }
 
@@ -855,7 +853,7 @@ static void put_layer_types(struct gguf_model *m)
 	for (uint32_t i = 0; m->rc == OD_OK && i < m->n_layers; i++)
 		if (json_array_append_new(list, json_string(in_layer(m, i, "ssm_a") != NULL ? "linear_attention" :
 											      "full_attention")) != 0)
-			failed(m, od_fail(m->err, OD_ERR_NOMEM, "no memory for a list of layers"));
+			refuse(m, OD_ERR_NOMEM, "no memory for a list of layers");
 }
 
 static void put_delta(struct gguf_model *m)
@@ -933,7 +931,7 @@ static void put_window_types(struct gguf_model *m)
 		const bool slides = v->kind == OD_GGUF_ARRAY ? n != 0 : i % n < n - 1;
 
 		if (json_array_append_new(list, json_string(slides ? "sliding_attention" : "full_attention")) != 0)
-			failed(m, od_fail(m->err, OD_ERR_NOMEM, "no memory for a list of layers"));
+			refuse(m, OD_ERR_NOMEM, "no memory for a list of layers");
 	}
 }
 
@@ -1010,11 +1008,10 @@ static void gemma_attention(struct gguf_model *m)
 
 	put(m->out, "layer_types", types, m);
 	if (pattern == NULL || pattern->kind != OD_GGUF_ARRAY)
-		failed(m,
-		       od_fail(m->err, OD_ERR_FORMAT,
-			       "%s: key %s.attention.sliding_window_pattern: expected an array with a boolean for each of %u "
-			       "layers",
-			       od_gguf_path(m->g), m->arch->name, m->n_layers));
+		refuse(m, OD_ERR_FORMAT,
+		       "%s: key %s.attention.sliding_window_pattern: expected an array with a boolean for each of %u "
+		       "layers",
+		       od_gguf_path(m->g), m->arch->name, m->n_layers);
 	if (kv == NULL || kv->kind != OD_GGUF_ARRAY)
 		(void)get_int(m, "attention.head_count_kv", NONE);
 	if (m->rc != OD_OK || !check_layers(m, "attention.sliding_window_pattern", pattern, true) ||
@@ -1027,11 +1024,10 @@ static void gemma_attention(struct gguf_model *m)
 		json_array_append_new(types, json_string(slides ? "sliding_attention" : "full_attention"));
 		*of = *of != 0 ? *of : layer_value(kv, i);
 		if (layer_value(kv, i) != *of || *of < 1 || *of > INT32_MAX) {
-			failed(m,
-			       od_fail(m->err, OD_ERR_UNSUPPORTED,
-				       "%s: key %s.attention.head_count_kv: expected the same number, at least 1, for all "
-				       "layers with a window, and for all without, found %" PRId64 " for layer %u",
-				       od_gguf_path(m->g), m->arch->name, layer_value(kv, i), i));
+			refuse(m, OD_ERR_UNSUPPORTED,
+			       "%s: key %s.attention.head_count_kv: expected the same number, at least 1, for all "
+			       "layers with a window, and for all without, found %" PRId64 " for layer %u",
+			       od_gguf_path(m->g), m->arch->name, layer_value(kv, i), i);
 			return;
 		}
 		own_v = own_v &&
@@ -1057,12 +1053,11 @@ static void put_turning(struct gguf_model *m, json_t *o)
 	for (still = turning; still < n && json_number_value(json_array_get(list, still)) >= STANDS_STILL;)
 		still++;
 	if (m->rc == OD_OK && (still < n || divisor >= STANDS_STILL))
-		failed(m,
-		       od_fail(m->err, OD_ERR_UNSUPPORTED,
-			       "%s: tensor rope_freqs.weight: expected one divisor for the first pairs of a head and "
-			       "1e30 for the others, found %g for pair %zu",
-			       od_gguf_path(m->g), json_number_value(json_array_get(list, still < n ? still : 0)),
-			       still < n ? still : 0));
+		refuse(m, OD_ERR_UNSUPPORTED,
+		       "%s: tensor rope_freqs.weight: expected one divisor for the first pairs of a head and "
+		       "1e30 for the others, found %g for pair %zu",
+		       od_gguf_path(m->g), json_number_value(json_array_get(list, still < n ? still : 0)),
+		       still < n ? still : 0);
 	json_decref(list);
 	put(o, "partial_rotary_factor", json_real(n > 0 ? part_of(turning, n) : 1), m);
 	if (divisor != 1)
