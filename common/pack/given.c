@@ -115,6 +115,12 @@ static int refuse_file(const char *path, const char *wanted, struct od_err *err)
 	folder_of(path, dir);
 	if (content != NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s is %s", path, content);
+	if (ends(path, ".gguf"))
+		return od_fail(
+			err, OD_ERR_FORMAT,
+			"%s does not begin with \"GGUF\", as a GGUF file does: it is damaged or empty; get the file "
+			"again",
+			path);
 	if (format != NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: the form of this file is %s; %s", path, format->what,
 			       format->todo);

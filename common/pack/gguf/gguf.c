@@ -16,12 +16,14 @@
 #define VERSION_LEAST 2u
 #define VERSION_MOST 3u
 #define ALIGNMENT 32u /* where general.alignment says nothing */
+#define MAX_ALIGNMENT 65536u
 #define MAX_HEADER_BYTES (1u << 30)
 #define MAX_FILES 4096u
 #define MAX_NAME_BYTES 255u /* ggml allows 63 */
 #define MAX_KEY_BYTES 65535u /* the format's own limit */
 #define READ_BYTES (1u << 20)
 #define AGAIN "; is the download complete? Get the file again"
+#define DAMAGED "; the file is damaged, or its writer was wrong: get it again, or convert the model again"
 
 /* ---- What ggml's types are here ---- */
 
@@ -87,6 +89,7 @@ struct gguf_header {
 	uint64_t size_bytes; /* the file's */
 	uint8_t *bytes;
 	size_t len, pos; /* read; parsed */
+	char at[OD_GGUF_SHOWN_BYTES + 16]; /* " of key NAME" that is being read, for messages; or "" */
 };
 
 struct od_gguf {
@@ -103,9 +106,9 @@ struct od_gguf {
 static int cut(const struct gguf_header *h, uint64_t n, const char *what, struct od_err *err)
 {
 	return od_fail(err, OD_ERR_FORMAT,
-		       "%s: cut short in its header: expected %s of %" PRIu64
+		       "%s: cut short in its header: expected %s%s, %" PRIu64
 		       " bytes at offset %zu, the file has %" PRIu64 AGAIN,
-		       h->path, what, n, h->pos, h->size_bytes);
+		       h->path, what, h->at, n, h->pos, h->size_bytes);
 }
 
 /* The next n bytes are in memory. What points into the header's memory must be made after the last call. */
@@ -167,9 +170,25 @@ static int begin_string(struct gguf_header *h, uint64_t most, const char *what, 
 
 	if (rc == OD_OK && *len > most)
 		rc = od_fail(err, OD_ERR_RANGE,
-			     "%s: %s at offset %zu: expected at most %" PRIu64 " bytes, found %" PRIu64, h->path, what,
-			     at, most, *len);
+			     "%s: %s%s at offset %zu: expected at most %" PRIu64 " bytes, found %" PRIu64 DAMAGED,
+			     h->path, what, h->at, at, most, *len);
 	return rc == OD_OK ? need(h, *len, what, err) : rc;
+}
+
+/* Names and keys are shown, and compared as C strings: some visible ASCII. */
+static int check_name(const struct gguf_header *h, const char *what, size_t at, size_t len, struct od_err *err)
+{
+	const uint8_t *text = h->bytes + at;
+
+	for (size_t i = 0; i < len; i++)
+		if (text[i] <= ' ' || text[i] > '~')
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s: %s at offset %zu: expected letters, digits and signs of ASCII, found the "
+				       "byte 0x%02x" DAMAGED,
+				       h->path, what, at, text[i]);
+	return len > 0 ? OD_OK :
+			 od_fail(err, OD_ERR_FORMAT, "%s: %s at offset %zu: expected a text, found none" DAMAGED,
+				 h->path, what, at);
 }
 
 static const uint8_t kind_bytes[OD_GGUF_N_KINDS] = {
@@ -202,7 +221,7 @@ static int skip_elements(struct gguf_header *h, enum od_gguf_kind of, uint64_t n
 		return rc;
 	}
 	if (!od_mul(n, kind_bytes[of], &bytes))
-		return cut(h, UINT64_MAX, "an array", err);
+		bytes = UINT64_MAX;
 	rc = need(h, bytes, "an array", err);
 	h->pos += rc == OD_OK ? bytes : 0;
 	return rc;
@@ -219,8 +238,9 @@ static int get_kind(struct gguf_header *h, enum od_gguf_kind *out, bool in_array
 	if (rc != OD_OK)
 		return rc;
 	if (kind >= OD_GGUF_N_KINDS || (in_array && kind == OD_GGUF_ARRAY))
-		return od_fail(err, OD_ERR_FORMAT, "%s: metadata at offset %zu: kind %u is unknown: expected 0 to %u%s",
-			       h->path, at, kind, OD_GGUF_N_KINDS - 1, in_array ? ", and no array in an array" : "");
+		return od_fail(err, OD_ERR_FORMAT, "%s: the kind%s at offset %zu: expected 0 to %u%s, found %u" DAMAGED,
+			       h->path, h->at, at, OD_GGUF_N_KINDS - 1, in_array ? ", and no array in an array" : "",
+			       kind);
 	*out = (enum od_gguf_kind)kind;
 	return OD_OK;
 }
@@ -234,6 +254,7 @@ struct pair_at {
 
 static int parse_pair(struct gguf_header *h, struct pair_at *p, struct od_err *err)
 {
+	char shown[OD_GGUF_SHOWN_BYTES];
 	int rc = begin_string(h, MAX_KEY_BYTES, "a key", &p->key_len, err);
 
 	if (rc != OD_OK)
@@ -241,7 +262,10 @@ static int parse_pair(struct gguf_header *h, struct pair_at *p, struct od_err *e
 	p->key = h->pos;
 	h->pos += p->key_len;
 	p->n = 1;
-	rc = get_kind(h, &p->kind, false, err);
+	rc = check_name(h, "a key", p->key, p->key_len, err);
+	snprintf(h->at, sizeof(h->at), " of key %s", od_gguf_shown((const char *)h->bytes + p->key, p->key_len, shown));
+	if (rc == OD_OK)
+		rc = get_kind(h, &p->kind, false, err);
 	p->of = p->kind;
 	if (rc == OD_OK && p->kind == OD_GGUF_ARRAY) {
 		rc = get_kind(h, &p->of, true, err);
@@ -270,18 +294,19 @@ static int parse_dims(struct gguf_header *h, const char *name, int name_len, str
 
 	*n_weights = 1;
 	if (rc == OD_OK && (t->n_dims == 0 || t->n_dims > OD_GGUF_MAX_DIMS))
-		return od_fail(err, OD_ERR_FORMAT, "%s: tensor %.*s: expected 1 to %d dimensions, found %u", h->path,
-			       name_len, name, OD_GGUF_MAX_DIMS, t->n_dims);
+		return od_fail(err, OD_ERR_FORMAT, "%s: tensor %.*s: expected 1 to %d dimensions, found %u" DAMAGED,
+			       h->path, name_len, name, OD_GGUF_MAX_DIMS, t->n_dims);
 	for (uint32_t i = 0; i < OD_GGUF_MAX_DIMS; i++)
 		t->dim[i] = 1;
-	for (uint32_t i = 0; rc == OD_OK && i < t->n_dims; i++) {
+	for (uint32_t i = 0; rc == OD_OK && i < t->n_dims; i++)
 		rc = get_u64(h, &t->dim[i], "a dimension", err);
-		if (rc == OD_OK && (t->dim[i] == 0 || !od_mul(*n_weights, t->dim[i], n_weights)))
+	for (uint32_t i = 0; rc == OD_OK && i < t->n_dims; i++)
+		if (t->dim[i] == 0 || !od_mul(*n_weights, t->dim[i], n_weights))
 			return od_fail(err, OD_ERR_RANGE,
-				       "%s: tensor %.*s: dimension %u is %" PRIu64
-				       ": expected at least 1, and fewer than 2^64 weights in all",
-				       h->path, name_len, name, i, t->dim[i]);
-	}
+				       "%s: tensor %.*s: found dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64
+				       " x %" PRIu64
+				       ": expected each to be at least 1, and fewer than 2^64 weights in all" DAMAGED,
+				       h->path, name_len, name, t->dim[0], t->dim[1], t->dim[2], t->dim[3]);
 	return rc;
 }
 
@@ -298,22 +323,26 @@ static int parse_type(struct gguf_header *h, const char *name, int name_len, str
 	if (type == NULL && refused_name(number) != NULL)
 		return od_fail(
 			err, OD_ERR_UNSUPPORTED,
-			"%s: tensor %.*s is of type %s, which is not supported: use another quantisation of the model",
+			"%s: tensor %.*s is of type %s, which is not supported: take another quantisation of the model",
 			h->path, name_len, name, refused_name(number));
 	if (type == NULL)
 		return od_fail(
 			err, OD_ERR_UNSUPPORTED,
 			"%s: tensor %.*s is of type %u, which is unknown: expected one of ggml's types up to %u; a "
-			"newer od-moe may know it",
+			"newer od-moe may know it, else the file is damaged",
 			h->path, name_len, name, number, OD_DTYPE_LAST - 64);
 	if (t->dim[0] % type->weights != 0)
 		return od_fail(err, OD_ERR_SHAPE,
-			       "%s: tensor %.*s: rows of %" PRIu64 " weights of type %s: expected a multiple of %u",
+			       "%s: tensor %.*s: rows of %" PRIu64
+			       " weights of type %s: expected a multiple of %u" DAMAGED,
 			       h->path, name_len, name, t->dim[0], type->name, type->weights);
 	t->type_name = type->name;
 	t->dtype = (enum od_dtype)type->dtype;
 	if (!od_mul(n_weights / type->weights, type->bytes, &t->bytes))
-		return od_fail(err, OD_ERR_RANGE, "%s: tensor %.*s: its shape is too large", h->path, name_len, name);
+		return od_fail(err, OD_ERR_RANGE,
+			       "%s: tensor %.*s: expected fewer than 2^64 bytes, found a "
+			       "shape of %" PRIu64 " weights of type %s" DAMAGED,
+			       h->path, name_len, name, n_weights, type->name);
 	return OD_OK;
 }
 
@@ -328,9 +357,9 @@ static int parse_tensor(struct gguf_header *h, struct tensor_at *out, struct od_
 	out->name = h->pos;
 	memcpy(name, h->bytes + h->pos, len);
 	h->pos += len;
-	if (len == 0 || memchr(name, '\0', len) != NULL)
-		return od_fail(err, OD_ERR_FORMAT, "%s: tensor name at offset %zu: expected a text, found %s", h->path,
-			       out->name, len == 0 ? "none" : "a NUL in it");
+	rc = check_name(h, "the name of a tensor", out->name, len, err);
+	if (rc != OD_OK)
+		return rc;
 	rc = parse_dims(h, name, (int)len, &out->t, &n_weights, err);
 	if (rc == OD_OK)
 		rc = parse_type(h, name, (int)len, &out->t, n_weights, err);
@@ -368,8 +397,11 @@ static int check_version(const struct gguf_header *h, uint32_t version, struct o
 	if (version >= VERSION_LEAST && version <= VERSION_MOST)
 		return OD_OK;
 	if (version != 0 && (version & 0xffffu) == 0)
-		return od_fail(err, OD_ERR_UNSUPPORTED,
-			       "%s: a GGUF file for big-endian machines: expected one for little-endian ones", h->path);
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s: a GGUF file for big-endian machines: expected one for little-endian ones: take that "
+			"one, or convert the model again",
+			h->path);
 	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: GGUF version %u: expected %u or %u%s", h->path, version,
 		       VERSION_LEAST, VERSION_MOST,
 		       version < VERSION_LEAST ? "; convert the model again with a newer llama.cpp" :
@@ -397,8 +429,11 @@ static int parse_header(struct gguf_header *h, struct parsed *p, struct od_err *
 		rc = alloc_entries(h, (void **)&p->pair, p->n_pairs, 13, sizeof(*p->pair), "keys", err);
 	if (rc == OD_OK)
 		rc = alloc_entries(h, (void **)&p->tensor, p->n_tensors, 33, sizeof(*p->tensor), "tensors", err);
-	for (uint64_t i = 0; rc == OD_OK && i < p->n_pairs; i++)
+	for (uint64_t i = 0; rc == OD_OK && i < p->n_pairs; i++) {
+		h->at[0] = '\0';
 		rc = parse_pair(h, &p->pair[i], err);
+	}
+	h->at[0] = '\0';
 	for (uint64_t i = 0; rc == OD_OK && i < p->n_tensors; i++)
 		rc = parse_tensor(h, &p->tensor[i], err);
 	return rc;
@@ -428,16 +463,13 @@ static int take_pairs(struct gguf_pair **out, const struct gguf_header *h, const
 
 		memcpy(text, h->bytes + a->key, a->key_len);
 		text[a->key_len] = '\0';
-		if (strlen(text) != a->key_len)
-			return od_fail(err, OD_ERR_FORMAT, "%s: key \"%s\" at offset %zu has a NUL in it", h->path,
-				       text, a->key);
 		pair[i] = (struct gguf_pair){ text, { a->kind, a->of, a->n, h->bytes + a->value } };
 		text += a->key_len + 1;
 	}
 	qsort(pair, p->n_pairs, sizeof(*pair), by_key);
 	for (uint64_t i = 1; i < p->n_pairs; i++)
 		if (strcmp(pair[i].key, pair[i - 1].key) == 0)
-			return od_fail(err, OD_ERR_FORMAT, "%s: key %s is there twice", h->path, pair[i].key);
+			return od_fail(err, OD_ERR_FORMAT, "%s: key %s is there twice" DAMAGED, h->path, pair[i].key);
 	return OD_OK;
 }
 
@@ -458,10 +490,12 @@ static int read_alignment(const struct gguf_header *h, const struct gguf_pair *p
 	if (v == NULL)
 		return OD_OK;
 	*out = v->kind == OD_GGUF_U32 ? (uint64_t)od_gguf_int_at(v, 0) : 0;
-	if (*out < 8 || (*out & (*out - 1)) != 0)
-		return od_fail(err, OD_ERR_FORMAT,
-			       "%s: general.alignment: expected a uint32, a power of two from 8 on, found %s %" PRId64,
-			       h->path, kind_names[v->kind], od_gguf_int_at(v, 0));
+	if (*out < 8 || *out > MAX_ALIGNMENT || (*out & (*out - 1)) != 0)
+		return od_fail(
+			err, OD_ERR_FORMAT,
+			"%s: key general.alignment: expected a uint32, a power of two from 8 to %u, found %s %" PRId64
+				DAMAGED,
+			h->path, MAX_ALIGNMENT, kind_names[v->kind], od_gguf_int_at(v, 0));
 	return OD_OK;
 }
 
@@ -474,32 +508,50 @@ static int by_offset(const void *a, const void *b)
 	return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
+/* Tensor i ends behind the file. Tensors stand one behind the other, so the file is cut short, or the tensor's
+ * offset is wrong. due: where the next one is expected. */
+static int beyond(const struct gguf_header *h, const struct od_gguf_tensor *t, size_t n, size_t i, uint64_t data_offset,
+		  uint64_t due, struct od_err *err)
+{
+	uint64_t end = 0, begin;
+
+	if (!od_add(data_offset, t[i].offset, &begin))
+		begin = UINT64_MAX;
+	if (begin != due && begin >= h->size_bytes)
+		return od_fail(err, OD_ERR_RANGE,
+			       "%s: tensor %s begins at offset %" PRIu64 ": expected its %" PRIu64
+			       " bytes within the file, which has %" PRIu64 DAMAGED,
+			       h->path, t[i].name, begin, t[i].bytes, h->size_bytes);
+
+	for (size_t k = i; k < n; k++)
+		if (!od_add(data_offset, t[k].offset, &end) || !od_add(end, t[k].bytes, &end))
+			end = UINT64_MAX;
+	return od_fail(err, OD_ERR_RANGE,
+		       "%s: cut short: %" PRIu64 " of %" PRIu64 " bytes are missing, from those of tensor %s on" AGAIN,
+		       h->path, end - h->size_bytes, end, t[i].name);
+}
+
 /* Offsets from the file's start; every byte of a tensor is in the file, and no byte is in two. t: sorted by offset. */
 static int check_extents(const struct gguf_header *h, struct od_gguf_tensor *t, size_t n, uint64_t data_offset,
 			 uint64_t alignment, struct od_err *err)
 {
-	uint64_t end = data_offset;
+	uint64_t end = data_offset, begin;
 
 	for (size_t i = 0; i < n; i++) {
-		uint64_t begin;
+		const uint64_t due = od_round_up(end, alignment);
 
 		if (t[i].offset % alignment != 0)
 			return od_fail(err, OD_ERR_FORMAT,
 				       "%s: tensor %s begins at %" PRIu64
-				       " of the data: expected a multiple of %" PRIu64,
+				       " of the data: expected a multiple of %" PRIu64 DAMAGED,
 				       h->path, t[i].name, t[i].offset, alignment);
 		if (!od_add(data_offset, t[i].offset, &begin))
 			begin = UINT64_MAX;
-		if (begin < end && i > 0)
-			return od_fail(err, OD_ERR_FORMAT, "%s: tensors %s and %s overlap at offset %" PRIu64, h->path,
-				       t[i - 1].name, t[i].name, begin);
-		if (!od_add(begin, t[i].bytes, &end))
-			end = UINT64_MAX;
-		if (end > h->size_bytes)
-			return od_fail(err, OD_ERR_RANGE,
-				       "%s: tensor %s needs bytes %" PRIu64 " to %" PRIu64 ", the file has %" PRIu64
-				       ": %" PRIu64 " are missing" AGAIN,
-				       h->path, t[i].name, begin, end, h->size_bytes, end - h->size_bytes);
+		if (begin < end)
+			return od_fail(err, OD_ERR_FORMAT, "%s: tensors %s and %s overlap at offset %" PRIu64 DAMAGED,
+				       h->path, t[i - 1].name, t[i].name, begin);
+		if (!od_add(begin, t[i].bytes, &end) || end > h->size_bytes)
+			return beyond(h, t, n, i, data_offset, due, err);
 		t[i].offset = begin;
 	}
 	return OD_OK;
@@ -653,7 +705,9 @@ static int add_part(struct od_gguf *g, const char *given, const struct gguf_spli
 			       given, first->no + 1, first->count, first->no + 1, first->count);
 	rc = add_file(g, path, &pair, &n, err);
 	if (rc == OD_ERR_MISSING || (rc == OD_ERR_IO && !od_file_there(path)))
-		rc = od_fail(err, OD_ERR_MISSING, "%s is missing: file %" PRIu64 " of %" PRIu64 " of the model of %s",
+		rc = od_fail(err, OD_ERR_MISSING,
+			     "%s is missing: file %" PRIu64 " of %" PRIu64
+			     " of the model of %s; get all files of the model, into one folder",
 			     path, i + 1, first->count, given);
 	if (rc == OD_OK)
 		rc = read_split(path, pair, n, &s, err);
@@ -661,7 +715,7 @@ static int add_part(struct od_gguf *g, const char *given, const struct gguf_spli
 		rc = od_fail(err, OD_ERR_MISMATCH,
 			     "%s: it says that it is file %" PRIu64 " of %" PRIu64 " with %" PRIu64
 			     " tensors in all: expected %" PRIu64 " of %" PRIu64 " with %" PRIu64
-			     ", by its name and %s",
+			     ", by its name and %s; get all files of the model again, of one publication",
 			     path, s.no + 1, s.count, s.tensors, i + 1, first->count, first->tensors, given);
 	if (i == 0) {
 		g->pair = pair;
@@ -680,12 +734,12 @@ static int by_name(const void *a, const void *b)
 static int sort_tensors(struct od_gguf *g, struct od_err *err)
 {
 	if (g->n_tensors == 0)
-		return od_fail(err, OD_ERR_FORMAT, "%s: expected tensors, found none", g->path);
+		return od_fail(err, OD_ERR_FORMAT, "%s: expected tensors, found none" DAMAGED, g->path);
 	qsort(g->tensor, g->n_tensors, sizeof(*g->tensor), by_name);
 	for (size_t i = 1; i < g->n_tensors; i++)
 		if (strcmp(g->tensor[i].name, g->tensor[i - 1].name) == 0)
 			return od_fail(err, OD_ERR_FORMAT,
-				       "%s: tensor %s is there twice, at offsets %" PRIu64 " and %" PRIu64,
+				       "%s: tensor %s is there twice, at offsets %" PRIu64 " and %" PRIu64 DAMAGED,
 				       g->file[g->tensor[i].file].path, g->tensor[i].name, g->tensor[i - 1].offset,
 				       g->tensor[i].offset);
 	return OD_OK;
@@ -720,7 +774,7 @@ static int open_files(struct od_gguf *g, struct od_err *err)
 		if (rc == OD_OK && g->n_tensors != s.tensors)
 			rc = od_fail(err, OD_ERR_MISMATCH,
 				     "%s: split.tensors.count: expected %" PRIu64 " tensors in %" PRIu64
-				     " files, found %zu",
+				     " files, found %zu; get all files of the model again, of one publication",
 				     g->path, s.tensors, s.count, g->n_tensors);
 	}
 	return rc == OD_OK ? sort_tensors(g, err) : rc;
@@ -875,6 +929,16 @@ double od_gguf_number_at(const struct od_gguf_value *v, uint64_t i)
 	return d;
 }
 
+const char *od_gguf_shown(const char *text, size_t len, char buf[OD_GGUF_SHOWN_BYTES])
+{
+	size_t n = 0;
+
+	for (; n < len && n < OD_GGUF_SHOWN_BYTES - 1; n++)
+		buf[n] = text[n] >= ' ' && text[n] <= '~' ? text[n] : '?';
+	buf[n] = '\0';
+	return buf;
+}
+
 const char *od_gguf_next_string(const uint8_t **at, size_t *len)
 {
 	uint64_t n;
@@ -893,14 +957,15 @@ static int wanted(const struct od_gguf *g, const char *key, const char *expected
 	*out = od_gguf_get(g, key);
 	if (*out != NULL)
 		return OD_OK;
-	return od_fail(err, OD_ERR_MISSING, "%s: key %s is missing: expected %s", g->file[0].path, key, expected);
+	return od_fail(err, OD_ERR_MISSING, "%s: key %s is missing: expected %s" OD_GGUF_OTHER, g->file[0].path, key,
+		       expected);
 }
 
 static int wrong_kind(const struct od_gguf *g, const char *key, const char *expected, const struct od_gguf_value *v,
 		      struct od_err *err)
 {
-	return od_fail(err, OD_ERR_FORMAT, "%s: key %s: expected %s, found %s%s", g->file[0].path, key, expected,
-		       v->kind == OD_GGUF_ARRAY ? "an array of " : "", kind_names[v->of]);
+	return od_fail(err, OD_ERR_FORMAT, "%s: key %s: expected %s, found %s%s" OD_GGUF_OTHER, g->file[0].path, key,
+		       expected, v->kind == OD_GGUF_ARRAY ? "an array of " : "", kind_names[v->of]);
 }
 
 int od_gguf_u64(const struct od_gguf *g, const char *key, uint64_t min, uint64_t max, uint64_t *out, struct od_err *err)
@@ -917,7 +982,8 @@ int od_gguf_u64(const struct od_gguf *g, const char *key, uint64_t min, uint64_t
 	negative = is_signed(v->kind) && od_gguf_int_at(v, 0) < 0;
 	*out = (uint64_t)od_gguf_int_at(v, 0);
 	if (negative || *out < min || *out > max)
-		rc = od_fail(err, OD_ERR_RANGE, "%s: key %s: expected %" PRIu64 " to %" PRIu64 ", found %s%" PRIu64,
+		rc = od_fail(err, OD_ERR_RANGE,
+			     "%s: key %s: expected %" PRIu64 " to %" PRIu64 ", found %s%" PRIu64 OD_GGUF_OTHER,
 			     g->file[0].path, key, min, max, negative ? "-" : "", negative ? -*out : *out);
 	return rc;
 }
@@ -962,7 +1028,8 @@ int od_gguf_str(const struct od_gguf *g, const char *key, const char **text, siz
 	if (v->kind != OD_GGUF_STRING)
 		return wrong_kind(g, key, "a string", v, err);
 	if (memchr(v->at, '\0', v->n) != NULL)
-		return od_fail(err, OD_ERR_FORMAT, "%s: key %s: a text with a NUL in it", g->file[0].path, key);
+		return od_fail(err, OD_ERR_FORMAT, "%s: key %s: expected a text without a NUL" OD_GGUF_OTHER,
+			       g->file[0].path, key);
 	*text = (const char *)v->at;
 	*len = (size_t)v->n;
 	return OD_OK;
@@ -983,7 +1050,8 @@ int od_gguf_array(const struct od_gguf *g, const char *key, enum od_gguf_kind of
 	if (v->kind != OD_GGUF_ARRAY || (v->of != of && !(is_integer(v->of) && is_integer(of))))
 		return wrong_kind(g, key, expected, v, err);
 	if (v->n < n_least)
-		return od_fail(err, OD_ERR_RANGE, "%s: key %s: expected at least %" PRIu64 " elements, found %" PRIu64,
+		return od_fail(err, OD_ERR_RANGE,
+			       "%s: key %s: expected at least %" PRIu64 " elements, found %" PRIu64 OD_GGUF_OTHER,
 			       g->file[0].path, key, n_least, v->n);
 	*out = *v;
 	return OD_OK;

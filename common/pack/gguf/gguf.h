@@ -100,6 +100,11 @@ OD_MUST_CHECK int od_gguf_array(const struct od_gguf *g, const char *key, enum o
  * such meaning. */
 int64_t od_gguf_int_at(const struct od_gguf_value *v, uint64_t i);
 double od_gguf_number_at(const struct od_gguf_value *v, uint64_t i);
+/* The advice about a file that is readable, but not as expected. */
+#define OD_GGUF_OTHER "; take another file of the model, or convert the model again"
+/* A text of the file for a message: its beginning, other bytes than visible ASCII as '?'. Returns buf. */
+#define OD_GGUF_SHOWN_BYTES 65
+const char *od_gguf_shown(const char *text, size_t len, char buf[OD_GGUF_SHOWN_BYTES]);
 /* The next string of an array of strings; *at begins as v->at. */
 const char *od_gguf_next_string(const uint8_t **at, size_t *len);
 

@@ -192,11 +192,14 @@ static void put_real(struct gguf_model *m, const char *field, double v)
 	put(m->out, field, json_real(v), m);
 }
 
-/* The integer of a key as a field. */
+/* The integer of a key, at least 1, as a field. */
 static uint64_t copy_int(struct gguf_model *m, const char *key, const char *field)
 {
 	const uint64_t v = get_int(m, key, NONE);
 
+	if (v == 0)
+		refuse(m, OD_ERR_RANGE, "%s: key %s.%s: expected 1 to %d, found 0" OD_GGUF_OTHER, od_gguf_path(m->g),
+		       m->arch->name, key, INT32_MAX);
 	put_int(m, field, v);
 	return v;
 }
@@ -204,7 +207,7 @@ static uint64_t copy_int(struct gguf_model *m, const char *key, const char *fiel
 static void copy_int_if(struct gguf_model *m, const char *key, const char *field)
 {
 	if (value_of(m, key) != NULL)
-		copy_int(m, key, field);
+		put_int(m, field, get_int(m, key, NONE));
 }
 
 static void copy_float_if(struct gguf_model *m, const char *key, const char *field)
@@ -257,7 +260,7 @@ static void agree(struct gguf_model *m, const char *key, const struct od_gguf_te
 	if (m->rc == OD_OK && said != of_tensor)
 		refuse(m, OD_ERR_MISMATCH,
 		       "%s: key %s.%s is %" PRIu64 ", but tensor %s has %" PRIu64
-		       ": the file is damaged or was edited; fetch it again",
+		       ": the file is damaged or was edited; get it again",
 		       od_gguf_path(m->g), m->arch->name, key, said, t->name, of_tensor);
 }
 
@@ -301,7 +304,7 @@ static void check_experts(struct gguf_model *m, const char *width_key)
 	if (m->rc == OD_OK && width == 0)
 		refuse(m, OD_ERR_MISSING,
 		       "%s: none of %u layers has a tensor blk.N.ffn_down_exps.weight: expected experts, as key "
-		       "%s.expert_count says",
+		       "%s.expert_count says" OD_GGUF_OTHER,
 		       od_gguf_path(m->g), m->n_layers, m->arch->name);
 }
 
@@ -370,7 +373,7 @@ static void check_real(struct gguf_model *m, const char *key, double neutral, do
 static bool is_yarn(struct gguf_model *m)
 {
 	const char *type = "linear";
-	char key[KEY_BYTES];
+	char key[KEY_BYTES], shown[OD_GGUF_SHOWN_BYTES];
 	size_t len = strlen(type);
 
 	full_key(m, "rope.scaling.type", key);
@@ -386,8 +389,8 @@ static bool is_yarn(struct gguf_model *m)
 	if (len == 4 && strncmp(type, "yarn", len) == 0)
 		return true;
 	refuse(m, OD_ERR_UNSUPPORTED,
-	       "%s: key %s: expected \"yarn\", \"none\" or \"linear\" with a factor of 1, found \"%.*s\"",
-	       od_gguf_path(m->g), key, (int)(len < 64 ? len : 64), type);
+	       "%s: key %s: expected \"yarn\", \"none\" or \"linear\" with a factor of 1, found \"%s\"",
+	       od_gguf_path(m->g), key, od_gguf_shown(type, len, shown));
 	return false;
 }
 
@@ -562,6 +565,7 @@ static void put_common(struct gguf_model *m)
 {
 	const struct od_gguf_tensor *embed = od_gguf_find(m->g, "token_embd.weight");
 	const uint64_t blocks = get_int(m, "block_count", NONE), mtp = get_int(m, "nextn_predict_layers", 0);
+	char key[KEY_BYTES];
 	double eps;
 
 	if (m->rc == OD_OK && (blocks == 0 || mtp >= blocks || blocks > OD_MAX_LAYERS))
@@ -570,7 +574,7 @@ static void put_common(struct gguf_model *m)
 		       " predict further tokens",
 		       od_gguf_path(m->g), m->arch->name, OD_MAX_LAYERS, blocks, mtp);
 	if (m->rc == OD_OK && embed == NULL)
-		refuse(m, OD_ERR_MISSING, "%s: tensor token_embd.weight is missing", od_gguf_path(m->g));
+		refuse(m, OD_ERR_MISSING, "%s: tensor token_embd.weight is missing" OD_GGUF_OTHER, od_gguf_path(m->g));
 	if (m->rc == OD_OK && mtp > 0 && in_layer(m, 0, "attn_norm.weight") == NULL)
 		refuse(m, OD_ERR_UNSUPPORTED,
 		       "%s: a file with the layers alone that predict further tokens: name the file of the "
@@ -593,8 +597,12 @@ static void put_common(struct gguf_model *m)
 	put_int(m, "vocab_size", embed->dim[1]);
 	put_bool(m, "tie_word_embeddings", od_gguf_find(m->g, "output.weight") == NULL);
 	if (get_float(m, "attention.layer_norm_rms_epsilon", &eps) ||
-	    get_float(m, "attention.layer_norm_epsilon", &eps))
+	    get_float(m, "attention.layer_norm_epsilon", &eps)) {
 		put_real(m, "rms_norm_eps", eps);
+	} else if (m->rc == OD_OK) {
+		full_key(m, "attention.layer_norm_rms_epsilon", key);
+		failed(m, od_gguf_f64(m->g, key, &eps, m->err));
+	}
 }
 
 enum gating { GATING_NONE, GATING_SOFTMAX, GATING_SIGMOID, GATING_CHOSEN_SOFTMAX };
@@ -837,7 +845,7 @@ static void check_recurrent(struct gguf_model *m)
 		if ((od_gguf_int_at(v, i) != 0) != has)
 			refuse(m, OD_ERR_MISMATCH,
 			       "%s: key %s.%s is %s for layer %u, but tensor blk.%u.ssm_a is %s: the file is "
-			       "damaged or was edited; fetch it again",
+			       "damaged or was edited; get it again",
 			       od_gguf_path(m->g), m->arch->name, key, has ? "false" : "true", i, i,
 			       has ? "there" : "missing");
 	}
@@ -1140,27 +1148,41 @@ static void list_archs(char *buf, size_t size)
 		len += (size_t)snprintf(buf + len, size - len, "%s%s", i > 0 ? ", " : "", archs[i].name);
 }
 
+/* Files that lie beside a model: of projections (mmproj), of adapters. */
+static int refuse_other(const struct od_gguf *g, const char *key, const char *text, size_t len, struct od_err *err)
+{
+	char shown[OD_GGUF_SHOWN_BYTES];
+
+	if (len == 7 && strncmp(text, "adapter", 7) == 0)
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s is an adapter (LoRA), which is not supported: name a model's own file; "
+			       "llama-export-lora merges an adapter into one",
+			       od_gguf_path(g));
+	return od_fail(err, OD_ERR_UNSUPPORTED,
+		       "%s is no language model (%s \"%s\"), but a file beside one, such as the projections of "
+		       "pictures (mmproj): name the model's own file",
+		       od_gguf_path(g), key, od_gguf_shown(text, len, shown));
+}
+
 static int find_arch(const struct od_gguf *g, const struct gguf_arch **out, struct od_err *err)
 {
-	char list[256], key[KEY_BYTES];
-	const char *name, *type = "";
-	size_t len, type_len = 0;
-	int rc = od_gguf_str(g, "general.architecture", &name, &len, err);
+	char list[256], shown[OD_GGUF_SHOWN_BYTES];
+	const char *name, *type = "model";
+	size_t len, type_len = 5;
+	int rc = OD_OK;
 
 	*out = NULL;
-	if (rc == OD_OK && od_gguf_get(g, "general.type") != NULL)
+	if (od_gguf_get(g, "general.type") != NULL)
 		rc = od_gguf_str(g, "general.type", &type, &type_len, err);
 	if (rc != OD_OK)
 		return rc;
-	list_archs(list, sizeof(list));
-	if ((type_len > 0 && (type_len != 5 || strncmp(type, "model", 5) != 0)) ||
-	    (len == 4 && strncmp(name, "clip", 4) == 0))
-		return od_fail(
-			err, OD_ERR_UNSUPPORTED,
-			"%s is no language model (%s \"%.*s\"), but a file beside one, such as the projections of "
-			"pictures (mmproj): name the model's own file",
-			od_gguf_path(g), type_len > 0 ? "general.type" : "general.architecture",
-			(int)(type_len > 0 ? (type_len < 64 ? type_len : 64) : len), type_len > 0 ? type : name);
+	if (type_len != 5 || strncmp(type, "model", 5) != 0)
+		return refuse_other(g, "general.type", type, type_len, err);
+	rc = od_gguf_str(g, "general.architecture", &name, &len, err);
+	if (rc != OD_OK)
+		return rc;
+	if (len == 4 && strncmp(name, "clip", 4) == 0)
+		return refuse_other(g, "general.architecture", name, len, err);
 	if (len == 6 && strncmp(name, "gptoss", len) == 0)
 		return od_fail(
 			err, OD_ERR_UNSUPPORTED,
@@ -1170,20 +1192,28 @@ static int find_arch(const struct od_gguf *g, const struct gguf_arch **out, stru
 	for (size_t i = 0; i < N_ARCHS; i++)
 		if (strlen(archs[i].name) == len && strncmp(archs[i].name, name, len) == 0)
 			*out = &archs[i];
+	list_archs(list, sizeof(list));
 	if (*out == NULL)
 		return od_fail(
 			err, OD_ERR_UNSUPPORTED,
-			"%s: general.architecture: \"%.*s\" is not supported: expected a mixture of experts of one of "
+			"%s: general.architecture \"%s\" is not supported: expected a mixture of experts of one of "
 			"%s",
-			od_gguf_path(g), (int)(len < 64 ? len : 64), name, list);
-	snprintf(key, sizeof(key), "%s.expert_count", (*out)->name);
-	if (od_gguf_get(g, key) == NULL || od_gguf_int_at(od_gguf_get(g, key), 0) == 0)
-		return od_fail(
-			err, OD_ERR_UNSUPPORTED,
-			"%s: a dense model (%s without experts): od-moe runs mixtures of experts: %s; llama.cpp runs this "
-			"one",
-			od_gguf_path(g), (*out)->name, list);
+			od_gguf_path(g), od_gguf_shown(name, len, shown), list);
 	return OD_OK;
+}
+
+/* An architecture may have models without experts. */
+static void refuse_dense(struct gguf_model *m)
+{
+	char list[256];
+
+	if (get_int(m, "expert_count", 0) > 0 || m->rc != OD_OK)
+		return;
+	list_archs(list, sizeof(list));
+	refuse(m, OD_ERR_UNSUPPORTED,
+	       "%s: a dense model (general.architecture \"%s\" without experts): expected a mixture of experts "
+	       "of one of %s; llama.cpp runs this one",
+	       od_gguf_path(m->g), m->arch->name, list);
 }
 
 int od_gguf_config(const struct od_gguf *g, json_t **out, struct od_err *err)
@@ -1195,7 +1225,9 @@ int od_gguf_config(const struct od_gguf *g, json_t **out, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	m.out = json_object();
-	put_common(&m);
+	refuse_dense(&m);
+	if (m.rc == OD_OK)
+		put_common(&m);
 	if (m.rc == OD_OK)
 		m.arch->read(&m);
 	put(m.out, "gguf",

@@ -181,7 +181,7 @@ static int wrong_shape(const struct od_gguf *g, const struct od_gguf_tensor *t, 
 	char found[128];
 
 	shape_text(t, found, sizeof(found));
-	return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: expected shape %s by the metadata, found %s",
+	return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: expected shape %s by the metadata, found %s" OD_GGUF_OTHER,
 		       od_gguf_file(g, t->file)->path, t->name, expected, found);
 }
 
@@ -195,15 +195,16 @@ static int check_type(const struct od_gguf *g, const struct od_gguf_tensor *t, b
 {
 	if (ok)
 		return OD_OK;
-	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected type %s, found %s",
+	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected type %s, found %s" OD_GGUF_OTHER,
 		       od_gguf_file(g, t->file)->path, t->name, expected, t->type_name);
 }
 
 static int missing(const struct od_gguf *g, enum od_role role, uint32_t layer, const char *name, struct od_err *err)
 {
 	if (od_role_per_layer(role))
-		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.%s is missing", od_gguf_path(g), layer, name);
-	return od_fail(err, OD_ERR_MISSING, "%s: tensor %s is missing", od_gguf_path(g), name);
+		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.%s is missing" OD_GGUF_OTHER, od_gguf_path(g),
+			       layer, name);
+	return od_fail(err, OD_ERR_MISSING, "%s: tensor %s is missing" OD_GGUF_OTHER, od_gguf_path(g), name);
 }
 
 int od_gguf_dense(const struct od_gguf *g, const struct od_config *cfg, enum od_role role, uint32_t layer,
@@ -308,7 +309,8 @@ int od_gguf_experts(const struct od_gguf *g, const struct od_config *cfg, uint32
 		out->apart = out->tensor != NULL;
 	}
 	if (out->tensor == NULL)
-		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.%s is missing", od_gguf_path(g), layer, name);
+		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.%s is missing" OD_GGUF_OTHER, od_gguf_path(g),
+			       layer, name);
 	out->step = out->apart ? 0 : both ? 2 * n_out : n_out;
 	out->first_row = both && of == OD_MAT_UP ? n_out : 0;
 	return check_experts(g, cfg, mat, out, err);
@@ -321,8 +323,8 @@ int od_gguf_expert_apart(const struct od_gguf *g, const struct od_config *cfg, u
 				    *t = find_apart(g, cfg->layer_of[m], mat, expert);
 
 	if (t == NULL)
-		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.ffn_%s.%u.weight is missing", od_gguf_path(g),
-			       cfg->layer_of[m], parts[mat], expert);
+		return od_fail(err, OD_ERR_MISSING, "%s: tensor blk.%u.ffn_%s.%u.weight is missing" OD_GGUF_OTHER,
+			       od_gguf_path(g), cfg->layer_of[m], parts[mat], expert);
 	if (first != NULL && first->dtype != t->dtype)
 		return check_type(g, t, false, first->type_name, err);
 	at->tensor = t;
@@ -417,7 +419,7 @@ int od_gguf_check(const struct od_gguf *g, const struct od_config *cfg, struct o
 			rc = od_fail(
 				err, OD_ERR_FORMAT,
 				"%s: tensor %s is not one of a %s model with this metadata: it might change results, so "
-				"the model is not run without it",
+				"the model is not run without it" OD_GGUF_OTHER,
 				od_gguf_file(g, t->file)->path, t->name, cfg->family->name);
 	}
 	free(used);

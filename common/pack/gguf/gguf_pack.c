@@ -119,14 +119,15 @@ static int fill_tables(struct od_pack *p, const struct od_gguf *g, const char *f
 int od_gguf_pack_fill(struct od_pack *p, struct od_err *err)
 {
 	struct od_gguf *g;
-	char fingerprint[OD_FINGERPRINT_CHARS + 1], sums[PATH_MAX];
+	char fingerprint[OD_FINGERPRINT_CHARS + 1], sums[PATH_MAX], where[PATH_MAX];
 	json_t *config = NULL;
 	int rc = od_gguf_open(&g, p->dir, err);
 
 	if (rc == OD_OK)
 		rc = od_gguf_config(g, &config, err);
+	snprintf(where, sizeof(where), "%s (its metadata as a config.json)", p->dir); /* fields are named as there */
 	if (rc == OD_OK)
-		rc = od_config_parse(&p->config, config, p->dir, err);
+		rc = od_config_parse(&p->config, config, where, err);
 	if (rc == OD_OK)
 		rc = od_gguf_fingerprint(g, fingerprint, err);
 	if (rc == OD_OK)

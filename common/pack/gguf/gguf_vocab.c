@@ -124,17 +124,22 @@ static int add_token(struct gguf_vocab *v, uint32_t id, struct od_err *err)
 static int read_tokens(struct gguf_vocab *v, struct od_err *err)
 {
 	static const char key[] = "tokenizer.ggml.tokens";
+	const struct od_gguf_tensor *embed = od_gguf_find(v->g, "token_embd.weight");
 	struct od_gguf_value tokens;
 	const uint8_t *at;
+	uint64_t most = MAX_TOKENS;
 	uint32_t n_slots = 16;
 	size_t len;
 	int rc = od_gguf_array(v->g, key, OD_GGUF_STRING, 1, &tokens, err);
 
 	if (rc != OD_OK)
 		return rc;
-	if (tokens.n > MAX_TOKENS)
-		return od_fail(err, OD_ERR_RANGE, "%s: key %s: expected at most %u tokens, found %" PRIu64 AGAIN,
-			       od_gguf_path(v->g), key, MAX_TOKENS, tokens.n);
+	if (embed != NULL && embed->dim[1] < most) /* a row for each token */
+		most = embed->dim[1];
+	if (tokens.n > most)
+		return od_fail(err, OD_ERR_RANGE,
+			       "%s: key %s: expected at most %" PRIu64 " tokens, found %" PRIu64 AGAIN,
+			       od_gguf_path(v->g), key, most, tokens.n);
 	while (n_slots < tokens.n * 2)
 		n_slots *= 2;
 	v->token = calloc(tokens.n, sizeof(*v->token));
