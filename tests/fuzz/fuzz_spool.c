@@ -168,7 +168,7 @@ static void read_original(uint32_t number, const char *name)
 		length[number] = 0;
 }
 
-/* The same model as a GGUF file has it: only model.json and experts.bin differ. */
+/* A GGUF file with the same model: only model.json and experts.bin differ. */
 static void make_gguf(void)
 {
 	static const char fingerprint[] = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
