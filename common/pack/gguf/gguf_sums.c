@@ -51,9 +51,10 @@ static bool map_file(struct od_gguf_sums *s, const struct sums_head *want)
 
 	if (fd < 0)
 		return false;
-	/* A page without its place on the disk would kill the process when the disk is full. */
+	/* A page without its place on the disk would kill the process when the disk is full. (posix_fallocate would
+	 * write where the file system cannot do that, while others write sums.) */
 	if (fstat(fd, &st) != 0 || (st.st_size != (off_t)s->map_bytes && ftruncate(fd, (off_t)s->map_bytes) != 0) ||
-	    posix_fallocate(fd, 0, (off_t)s->map_bytes) != 0) {
+	    (fallocate(fd, 0, 0, (off_t)s->map_bytes) != 0 && errno != EOPNOTSUPP)) {
 		close(fd);
 		return false;
 	}
