@@ -11,9 +11,10 @@ import subprocess
 import cluster_util
 import gguf_checkpoint as gg
 import tiny_checkpoint as tc
+import zmtp
 from cluster_util import (PROMPT, TMP, TOKENS, Daemon, Lines, expect_calm, generate, hosts_file, main_args, reference, run_tests, test, tool,
                           undisturbed, wait_for)
-from test_store import Store, closed, n_whole, pulled, same, spool
+from test_store import Store, ask_store, closed, fetch, hello, n_whole, pulled, same, spool
 
 CACHE = os.path.join(TMP, "cache")
 os.environ["CACHE_DIRECTORY"] = CACHE
@@ -223,6 +224,25 @@ def damage_in_a_spool_is_pulled_again():
     good(folder)
     for d in w, store:
         d.kill()
+
+
+@test
+def strangers_get_chunks_and_nothing_else():
+    """Not the rest of the file: what is no chunk of an expert has no place that could be asked for."""
+    store = Store(FILE)
+    c = zmtp.connect(store.port)
+    session = zmtp.parse(ask_store(c, hello())[0][51])[1]
+    where, size = places()
+    (at, n), (after, _) = where[1, 2], where[1, 3]
+    for offset, length in (0, 8), (at - 1, 2), (at - PAGE, 1), (at + n - 1, 2), (at + n, 1), (after - 1, 1), (size, 1), (2**64 - 1, 2), (at, n):
+        _, chunk, frames = ask_store(c, fetch(session, 5, 16, offset, length))
+        assert chunk[1] == 5 and chunk[2] == 2 * 6 - 1 and not frames, (offset, length, chunk)  # OD_ERR_RANGE
+    weights = expected(1, 2)
+    for first, length in (0, 100), (17, 1), (n - 5, 5):
+        _, chunk, frames = ask_store(c, fetch(session, 6, 16, at + first, length))
+        assert chunk.get(2, 0) == 0 and frames == [weights[first:first + length]], (first, chunk)
+        assert chunk[4], "a checksum comes with them"
+    store.kill()
 
 
 TENSOR, EXPERT = "blk.1.ffn_down_exps.weight", 3
