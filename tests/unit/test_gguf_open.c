@@ -1,0 +1,239 @@
+/* A GGUF file of 65 GB opens with few reads: the headers, and at most one of 4 KiB for each tensor or expert. The file
+ * has the structure of a published model and no data. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/pack/gguf/gguf_folder.h"
+#include "common/pack/pack.h"
+#include "tests/unit/temp_dir.h"
+
+#define N_LAYERS 48u
+#define N_EXPERTS 128u
+#define HIDDEN 4096u
+#define WIDTH 1536u /* an expert's */
+#define HEADS 64u
+#define KV_HEADS 4u
+#define HEAD_DIM 128u
+#define VOCAB 151936u
+#define ALIGNMENT 32u
+#define LEAST_FILE_BYTES ((uint64_t)60000000000)
+#define HEADER_READ_BYTES (1u << 20) /* the header is read in steps of as much */
+#define FIRST_BYTES 4096u
+
+enum { KIND_U32 = 4, KIND_F32 = 6, KIND_STRING = 8 };
+enum { TYPE_F32 = 0, TYPE_Q4_K = 12 };
+
+/* ---- What is read ---- */
+
+#define MAX_READS 100000
+
+static struct {
+	bool on;
+	uint64_t data_offset; /* the file's */
+	size_t n_header, n_data; /* reads that begin in the header, or behind it */
+	uint64_t offset[MAX_READS]; /* where the latter begin */
+} reads;
+
+ssize_t __real_pread(int fd, void *buf, size_t len, off_t offset);
+ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t offset);
+
+ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t offset)
+{
+	if (reads.on && (uint64_t)offset < reads.data_offset) {
+		reads.n_header++;
+	} else if (reads.on) {
+		assert_true(len <= FIRST_BYTES && reads.n_data < MAX_READS);
+		reads.offset[reads.n_data++] = (uint64_t)offset;
+	}
+	return __real_pread(fd, buf, len, offset);
+}
+
+static int by_number(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* ---- The file ---- */
+
+struct big_file {
+	char path[96];
+	FILE *f;
+	uint64_t n_tensors, n_slices; /* slices: matrices of experts, and tensors without any */
+	uint64_t end; /* the data's */
+	bool counting; /* the first time only the number of tensors is found out */
+};
+
+static void put(struct big_file *b, const void *bytes, size_t n)
+{
+	assert_int_equal(fwrite(bytes, 1, n, b->f), n);
+}
+
+static void put_u64(struct big_file *b, uint64_t v)
+{
+	put(b, &v, sizeof(v));
+}
+
+static void put_u32(struct big_file *b, uint32_t v)
+{
+	put(b, &v, sizeof(v));
+}
+
+static void put_text(struct big_file *b, const char *text)
+{
+	put_u64(b, strlen(text));
+	put(b, text, strlen(text));
+}
+
+static void put_number(struct big_file *b, const char *key, uint32_t v)
+{
+	char full[64];
+
+	snprintf(full, sizeof(full), "qwen3moe.%s", key);
+	put_text(b, full);
+	put_u32(b, KIND_U32);
+	put_u32(b, v);
+}
+
+static void put_float(struct big_file *b, const char *key, float v)
+{
+	char full[64];
+
+	snprintf(full, sizeof(full), "qwen3moe.%s", key);
+	put_text(b, full);
+	put_u32(b, KIND_F32);
+	put(b, &v, sizeof(v));
+}
+
+/* n_out 0: a vector; n_slices 1: no experts. */
+static void put_tensor(struct big_file *b, const char *name, uint32_t type, uint64_t n_in, uint64_t n_out,
+		       uint64_t n_slices)
+{
+	const uint64_t n = n_in * (n_out > 0 ? n_out : 1) * n_slices;
+
+	b->n_tensors++;
+	b->n_slices += n_slices;
+	if (b->counting)
+		return;
+	put_text(b, name);
+	put_u32(b, n_slices > 1 ? 3 : n_out > 0 ? 2 : 1);
+	put_u64(b, n_in);
+	if (n_out > 0)
+		put_u64(b, n_out);
+	if (n_slices > 1)
+		put_u64(b, n_slices);
+	put_u32(b, type);
+	put_u64(b, b->end);
+	b->end += type == TYPE_F32 ? n * 4 : n / 256 * 144;
+	b->end = (b->end + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static void put_in_layer(struct big_file *b, uint32_t layer, const char *name, uint32_t type, uint64_t n_in,
+			 uint64_t n_out, uint64_t n_slices)
+{
+	char full[64];
+
+	snprintf(full, sizeof(full), "blk.%u.%s.weight", layer, name);
+	put_tensor(b, full, type, n_in, n_out, n_slices);
+}
+
+static void put_tensors(struct big_file *b)
+{
+	b->n_tensors = b->n_slices = b->end = 0;
+	put_tensor(b, "token_embd.weight", TYPE_F32, HIDDEN, VOCAB, 1);
+	put_tensor(b, "output_norm.weight", TYPE_F32, HIDDEN, 0, 1);
+	put_tensor(b, "output.weight", TYPE_Q4_K, HIDDEN, VOCAB, 1);
+	for (uint32_t i = 0; i < N_LAYERS; i++) {
+		put_in_layer(b, i, "attn_norm", TYPE_F32, HIDDEN, 0, 1);
+		put_in_layer(b, i, "attn_q", TYPE_Q4_K, HIDDEN, HEADS * HEAD_DIM, 1);
+		put_in_layer(b, i, "attn_k", TYPE_Q4_K, HIDDEN, KV_HEADS * HEAD_DIM, 1);
+		put_in_layer(b, i, "attn_v", TYPE_Q4_K, HIDDEN, KV_HEADS * HEAD_DIM, 1);
+		put_in_layer(b, i, "attn_output", TYPE_Q4_K, HEADS * HEAD_DIM, HIDDEN, 1);
+		put_in_layer(b, i, "attn_q_norm", TYPE_F32, HEAD_DIM, 0, 1);
+		put_in_layer(b, i, "attn_k_norm", TYPE_F32, HEAD_DIM, 0, 1);
+		put_in_layer(b, i, "ffn_norm", TYPE_F32, HIDDEN, 0, 1);
+		put_in_layer(b, i, "ffn_gate_inp", TYPE_F32, HIDDEN, N_EXPERTS, 1);
+		put_in_layer(b, i, "ffn_gate_exps", TYPE_Q4_K, HIDDEN, WIDTH, N_EXPERTS);
+		put_in_layer(b, i, "ffn_up_exps", TYPE_Q4_K, HIDDEN, WIDTH, N_EXPERTS);
+		put_in_layer(b, i, "ffn_down_exps", TYPE_Q4_K, WIDTH, HIDDEN, N_EXPERTS);
+	}
+}
+
+static void make_file(struct big_file *b)
+{
+	*b = (struct big_file){ .counting = true };
+	assert_int_equal(setenv("CACHE_DIRECTORY", temp_dir, 1), 0);
+	snprintf(b->path, sizeof(b->path), "%s/big.gguf", temp_dir);
+	b->f = fopen(b->path, "wb");
+	assert_non_null(b->f);
+	put_tensors(b);
+	b->counting = false;
+	put(b, "GGUF", 4);
+	put_u32(b, 3);
+	put_u64(b, b->n_tensors);
+	put_u64(b, 13);
+	put_text(b, "general.architecture");
+	put_u32(b, KIND_STRING);
+	put_text(b, "qwen3moe");
+	put_number(b, "block_count", N_LAYERS);
+	put_number(b, "context_length", 32768);
+	put_number(b, "embedding_length", HIDDEN);
+	put_number(b, "attention.head_count", HEADS);
+	put_number(b, "attention.head_count_kv", KV_HEADS);
+	put_number(b, "attention.key_length", HEAD_DIM);
+	put_number(b, "attention.value_length", HEAD_DIM);
+	put_number(b, "expert_count", N_EXPERTS);
+	put_number(b, "expert_used_count", 8);
+	put_number(b, "expert_feed_forward_length", WIDTH);
+	put_float(b, "attention.layer_norm_rms_epsilon", 1e-6f);
+	put_float(b, "rope.freq_base", 1e6f);
+	put_tensors(b);
+	reads.data_offset = ((uint64_t)ftell(b->f) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+	assert_int_equal(fclose(b->f), 0);
+	assert_true(reads.data_offset + b->end > LEAST_FILE_BYTES);
+	assert_int_equal(truncate(b->path, (off_t)(reads.data_offset + b->end)), 0);
+}
+
+/* ---- Tests ---- */
+
+static void few_reads(void **state)
+{
+	struct big_file b;
+	struct od_pack *p;
+	struct od_err err = { 0 };
+	char *folder;
+	bool temporary;
+
+	(void)state;
+	make_file(&b);
+	reads.on = true;
+	assert_int_equal(od_pack_open(&p, b.path, &err), OD_OK);
+	od_pack_close(p);
+	/* A server wants the folder for the template, too: what the fingerprint needs is not read again. */
+	assert_int_equal(od_gguf_folder_of(b.path, &folder, &temporary, &err), OD_OK);
+	reads.on = false;
+	assert_false(temporary);
+	assert_true(reads.n_data <= b.n_slices);
+	assert_true(reads.n_header <=
+		    2 * (1 + reads.data_offset / HEADER_READ_BYTES) + 1); /* opened twice, and its magic */
+	qsort(reads.offset, reads.n_data, sizeof(reads.offset[0]), by_number);
+	for (size_t i = 1; i < reads.n_data; i++)
+		assert_true(reads.offset[i] > reads.offset[i - 1]);
+	free(folder);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(few_reads) };
+
+	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}
