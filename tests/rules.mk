@@ -1,4 +1,4 @@
-include tests/bench/rules.mk tests/fuzz/rules.mk tests/gpu/rules.mk
+include tests/bench/rules.mk tests/blocks/rules.mk tests/fuzz/rules.mk tests/gpu/rules.mk
 
 # Unit tests: tests/unit/test_<module>.c, each a cmocka program. The other sources there are what several of them use. A test takes what it
 # needs from the archives, so nothing is listed; what is in no archive stands in test_<module>_OBJS.
