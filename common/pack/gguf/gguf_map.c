@@ -220,9 +220,9 @@ int od_gguf_dense(const struct od_gguf *g, const struct od_config *cfg, enum od_
 	*out = (struct od_gguf_place){ 0 };
 	od_role_shape(cfg, role, layer, &n_out, &n_in);
 	out->form = form_of(cfg, role);
-	if (out->form == OD_DENSE_FIRST_RUNS || out->form == OD_DENSE_SECOND_RUNS)
-		n_out *= 2; /* both roles are in the tensor */
 	n_all = n_out;
+	if (out->form == OD_DENSE_FIRST_RUNS || out->form == OD_DENSE_SECOND_RUNS)
+		n_all *= 2; /* both roles are in the tensor */
 	t = find_role(g, cfg, role, layer, &name);
 	if (t == NULL)
 		t = find_fused(g, cfg, role, layer, &before, &n_all);
