@@ -64,7 +64,7 @@ static const struct gguf_pre pres[] = {
 	{ .name = "tekken", .pattern = { TOK_TEKKEN }, .ignore_merges = true, .add_bos = true },
 };
 
-/* Early files have no name: then it is that of the architecture's published models. */
+/* Early files have no name, and Ollama's may say "default": then it is that of the architecture's published models. */
 static const struct {
 	const char *arch, *pre;
 } published_pres[] = {
@@ -131,22 +131,23 @@ static int find_pre(struct gguf_maker *m, enum gguf_vocab_model model, struct od
 {
 	static const char key[] = "tokenizer.ggml.pre";
 	const char *text = "default";
-	size_t len, n = 0;
+	size_t len = strlen(text), n = 0;
 	char known[512] = "";
 	int rc;
 
 	m->pre = model == GGUF_VOCAB_SCORES ? &scores_pre : &pieces_pre;
 	if (model != GGUF_VOCAB_BYTES)
 		return OD_OK;
-	for (size_t i = 0; i < N(published_pres); i++)
-		if (has_arch(m->g, published_pres[i].arch))
-			text = published_pres[i].pre;
-	len = strlen(text);
 	if (od_gguf_get(m->g, key) != NULL) {
 		rc = od_gguf_str(m->g, key, &text, &len, err);
 		if (rc != OD_OK)
 			return rc;
 	}
+	for (size_t i = 0; is(text, len, "default") && i < N(published_pres); i++)
+		if (has_arch(m->g, published_pres[i].arch)) {
+			text = published_pres[i].pre;
+			len = strlen(text);
+		}
 	for (size_t i = 0; i < N(pres); i++) {
 		m->pre = &pres[i];
 		if (is(text, len, pres[i].name))
