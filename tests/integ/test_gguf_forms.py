@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Other forms of GGUF files than llama.cpp's converter writes by itself: of older versions and of its options, and settings that are refused.
 Each is made of a golden's file by moving tensors and keys (docs/GGUF.md). Standard library only."""
+import json
 import os
+import shutil
 
 import gguf_checkpoint as gg
 from cluster_util import TMP, run_tests, test, tool
@@ -199,6 +201,31 @@ def which_layers_of_gpt_oss_see_a_window():
         f.conforms()
     f.set("attention.sliding_window_pattern", gg.ARRAY, (gg.BOOL, [True]))
     f.refused("attention.sliding_window_pattern", "2 booleans, one for each layer, found 1")
+
+
+def differences(folder, pack):
+    p = tool("od-bench", "conform", "--golden", folder, "--pack", pack, "--resident", "--json", ok=None)
+    return json.loads(p.stdout)["prompts"]
+
+
+@test
+def gemmas_divisors_of_frequencies():
+    """Those of a checkpoint whose full layers turn more slowly, and of fewer pairs."""
+    f = File("gemma4_k_is_v")
+    changed = os.path.join(TMP, "slower")
+    shutil.copytree(f.folder, changed)
+    with open(os.path.join(changed, "config.json")) as file:
+        cfg = json.load(file)
+    full = cfg.get("text_config", cfg)["rope_parameters"]["full_attention"]
+    for factor, part in (4.0, 0.5), (1.0, 0.25), (2.5, 1.0):
+        full.update(rope_type="proportional", factor=factor, partial_rotary_factor=part)
+        with open(os.path.join(changed, "config.json"), "w") as file:
+            json.dump(cfg, file)
+        tool("od-pack", "--force", changed, changed + ".pack")
+        gg.write_file(f.path, *gg.convert(changed))
+        want = differences(f.folder, changed + ".pack")
+        assert want == differences(f.folder, f.path), (factor, want)
+        assert any(e["max_weight_error"] > 1e-2 for e in want) == (factor != 1), want
 
 
 @test
