@@ -315,6 +315,7 @@ for part in $parts; do
 		start_on_gpu "$OD_CUDA_PLUGIN"
 		wait_for_fewer 1 # sanitizers need the names of the tests
 		start integ/test_gpu.py python3 tests/integ/test_gpu.py
+		start integ/test_gpu_gguf.py python3 tests/integ/test_gpu_gguf.py
 		start integ/test_gpu_lost.py python3 tests/integ/test_gpu_lost.py
 		start_sanitizer
 		;;
