@@ -105,10 +105,12 @@ int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, 
 	uint64_t loads, fixed, kept_bytes;
 	int rc;
 
-	*p = (struct odw_memory_plan){ .slot = own | (o->cache_mib > 0 ? OD_SET_STORED : 0) };
+	*p = (struct odw_memory_plan){ .slot = own };
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
 		p->buf_bytes[i] = od_pack_buf_bytes(o->pack, (enum od_expert_buf)i);
 	p->sizes = odw_cache_sizes(o->pack, o->device, o->form);
+	if (o->cache_mib > 0 && p->sizes.pools != OD_CACHE_POOL(OD_CACHE_F)) /* it keeps chunks, too */
+		p->slot |= OD_SET_STORED;
 	p->slot_bytes = odw_bufs_memory(o->device, p->slot, own, p->buf_bytes); /* own buffers have no stages */
 	kept_bytes = odw_bufs_memory(o->device, p->slot, p->slot & ~own, p->buf_bytes);
 	rc = odw_loader_bytes(&loads, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);

@@ -4,6 +4,9 @@ struct od_cache_sizes od_cache_sizes_of(uint64_t sm_bytes, uint64_t e_bytes, uin
 {
 	const unsigned halves = sm_bytes > 0 ? OD_CACHE_POOL(OD_CACHE_S) | OD_CACHE_POOL(OD_CACHE_E) : 0;
 
+	if (sm_bytes + e_bytes == 0)
+		return (struct od_cache_sizes){ .bytes = { plain_bytes, plain_bytes, 0, plain_bytes },
+						.pools = OD_CACHE_POOL(OD_CACHE_F) };
 	return (struct od_cache_sizes){
 		.bytes = { planes ? sm_bytes + e_bytes : plain_bytes, sm_bytes + e_bytes, sm_bytes, e_bytes },
 		.pools = OD_CACHE_POOL(OD_CACHE_F) | (planes ? 0 : OD_CACHE_POOL(OD_CACHE_C)) | halves,

@@ -38,7 +38,8 @@ struct od_cache_sizes {
 
 /* From the bytes of an expert's SM-chunks, its E-chunks, and its plain form (as published, in a slot). A worker that
  * computes on planes uses them as stored: F equals C, and there is no pool C. Without SM bytes (weights of 8 bits or
- * less) S is empty and E equals C; neither gets a pool. */
+ * less) S is empty and E equals C; neither gets a pool. Without any chunks (a GGUF file: experts are stored as they are
+ * used) F alone gets one. */
 struct od_cache_sizes od_cache_sizes_of(uint64_t sm_bytes, uint64_t e_bytes, uint64_t plain_bytes, bool planes);
 
 /* Load costs of an average expert, profiled at start. */

@@ -277,6 +277,16 @@ static void sizes_without_sm_bytes(void **state)
 	assert_int_equal(sizes.pools, OD_CACHE_POOL(OD_CACHE_F) | OD_CACHE_POOL(OD_CACHE_C));
 }
 
+static void sizes_without_chunks(void **state)
+{
+	struct od_cache_sizes sizes = od_cache_sizes_of(0, 0, 200, false);
+
+	(void)state;
+	assert_int_equal(sizes.bytes[OD_CACHE_F], 200);
+	assert_int_equal(sizes.bytes[OD_CACHE_E], 200); /* the least that a cache must have room for */
+	assert_int_equal(sizes.pools, OD_CACHE_POOL(OD_CACHE_F));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -286,6 +296,7 @@ int main(void)
 		cmocka_unit_test(no_budget_no_pools),
 		cmocka_unit_test(sizes_by_form),
 		cmocka_unit_test(sizes_without_sm_bytes),
+		cmocka_unit_test(sizes_without_chunks),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

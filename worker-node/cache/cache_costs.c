@@ -43,6 +43,8 @@ struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, const struct o
 		bytes[i] = odw_buf_memory(d, od_form_bufs(form), (enum od_expert_buf)i,
 					  od_pack_buf_bytes(pack, (enum od_expert_buf)i));
 	stored_bytes(pack, &sm, &e);
+	if (od_pack_buf_bytes(pack, OD_BUF_E) == 0)
+		bytes[OD_BUF_SM] = bytes[OD_BUF_E] = 0; /* there are no chunks: no buffer is made for them */
 	if (sm == 0) { /* the empty buffer is there, and goes wherever the other one does */
 		bytes[OD_BUF_E] += bytes[OD_BUF_SM];
 		bytes[OD_BUF_SM] = 0;
