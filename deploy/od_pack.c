@@ -181,7 +181,7 @@ static int cmd_shadow(const struct pack_options *o, unsigned set)
 	struct bar bar;
 	struct od_pack *pack;
 	struct od_err err;
-	char text[64];
+	char text[64], folder[PATH_MAX] = "";
 	unsigned missing;
 	int fd = -1, rc = od_pack_open(&pack, o->word[1], &err);
 
@@ -206,9 +206,10 @@ static int cmd_shadow(const struct pack_options *o, unsigned set)
 	missing = od_shadow_add(&job, set);
 	bar_end(&bar);
 	close(fd);
+	snprintf(folder, sizeof(folder), "%s", od_pack_folder(pack));
 	od_pack_close(pack);
 	if (missing == 0)
-		printf("Now in %s: %s.\n", o->word[1], od_shadow_set_text(set, text, sizeof(text)));
+		printf("Now in %s: %s.\n", folder, od_shadow_set_text(set, text, sizeof(text)));
 	return report_missing(o->word[1], missing);
 }
 

@@ -129,7 +129,7 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 
 int od_pack_check_dense(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
 {
-	if (p->sums != NULL)
+	if (od_pack_is_gguf(p))
 		return od_gguf_sums_check(p->sums, (size_t)(t - p->manifest.dense), found, err);
 	return od_check_xxh3(found, t->xxh3, err, "checksum");
 }
@@ -382,6 +382,11 @@ const char *od_pack_dir(const struct od_pack *p)
 const char *od_pack_folder(const struct od_pack *p)
 {
 	return p->folder;
+}
+
+bool od_pack_is_gguf(const struct od_pack *p)
+{
+	return p->sums != NULL;
 }
 
 enum od_codec od_pack_codec(const struct od_pack *p)

@@ -17,6 +17,13 @@ int od_shadow_lock(const struct od_pack *p, int *fd, struct od_err *err)
 {
 	int rc;
 
+	*fd = -1;
+	if (p->temporary)
+		return od_fail(
+			err, OD_ERR_IO,
+			"%s: a shadow of a GGUF file is kept in a cache, and no folder for one can be written: make "
+			"/var/cache/od-moe or ~/.cache writable, or set XDG_CACHE_HOME, for the shadow node, too",
+			p->dir);
 	*fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (*fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot open %s", p->folder);
@@ -66,7 +73,7 @@ static bool is_there(const struct od_shadow_add *job, enum od_precision precisio
 
 	od_shadow_file_close(&f);
 	if (rc == OD_OK && !job->force)
-		note(job, "%s/%s is there already", job->pack->dir, od_shadow_file_names[precision - 1]);
+		note(job, "%s/%s is there already", job->pack->folder, od_shadow_file_names[precision - 1]);
 	else if (rc != OD_OK && rc != OD_ERR_MISSING)
 		note(job, "making it again: %s", err.msg);
 	return rc == OD_OK && !job->force;

@@ -184,8 +184,11 @@ double od_shadow_expert_bits(const struct od_pack *p, enum od_precision precisio
 enum od_precision od_shadow_default(const struct od_pack *p)
 {
 	const bool saves = od_shadow_expert_bits(p, OD_PRECISION_INT8) < od_shadow_expert_bits(p, OD_PRECISION_BF16);
+	unsigned made = OD_SHADOW_ALL;
 
-	return saves ? OD_PRECISION_INT8 : OD_PRECISION_BF16;
+	if (od_pack_is_gguf(p) && od_shadow_present(p, &made, NULL) != OD_OK)
+		made = 0;
+	return saves && (made & OD_SHADOW_BIT(OD_PRECISION_INT8)) != 0 ? OD_PRECISION_INT8 : OD_PRECISION_BF16;
 }
 
 /* Bytes of the largest expert's biases. */

@@ -22,7 +22,7 @@ const char *od_shadow_choice_text(const struct od_shadow_choice *c, char buf[OD_
 /* Bits of a weight of the experts: in a shadow of this precision (bf16: as published), with scales. */
 double od_shadow_expert_bits(const struct od_pack *p, enum od_precision precision);
 /* INT8 if that makes experts smaller than they were published, else bf16: a copy that saves nothing only loses
- * precision. */
+ * precision. od-pack makes it with a pack; of a GGUF file it is the default only once it has been made. */
 enum od_precision od_shadow_default(const struct od_pack *p);
 
 struct od_shadow_store;
