@@ -25,7 +25,11 @@ static void dtype_names(void **state)
 	assert_string_equal(od_dtype_name(OD_F4_E2M1), "F4_E2M1");
 	assert_string_equal(od_dtype_name(OD_F8_E8M0), "F8_E8M0");
 	assert_true(OD_F8_E4M3 == 6 && OD_F8_E5M2 == 7); /* in packs */
-	assert_true(OD_U4B8 == 8 && OD_U8B128 == 9 && OD_F4_E2M1 == 10 && OD_F8_E8M0 == 11 && OD_DTYPE_LAST == 11);
+	assert_true(OD_U4B8 == 8 && OD_U8B128 == 9 && OD_F4_E2M1 == 10 && OD_F8_E8M0 == 11);
+	/* GGUF's are 64 more than there. */
+	assert_true(OD_Q4_0 == 66 && OD_Q8_0 == 72 && OD_Q4_K == 76 && OD_IQ1_M == 93 && OD_MXFP4 == 103 &&
+		    OD_NVFP4 == 104);
+	assert_int_equal(OD_DTYPE_LAST, 104);
 	assert_string_equal(od_dtype_name((enum od_dtype)12), "unknown");
 	assert_int_equal(od_dtype_parse("unknown"), 0);
 	assert_int_equal(od_dtype_parse("F64"), 0);
