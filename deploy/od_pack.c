@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/pool.h"
 #include "common/base/version.h"
+#include "common/pack/gguf/gguf.h"
 #include "common/pack/given.h"
 #include "common/pack/pack_info.h"
 #include "common/pack/pack_verify.h"
@@ -228,6 +229,13 @@ static int cmd_share(const struct pack_options *o)
 	uint32_t n;
 	int rc;
 
+	if (od_gguf_is(o->word[0])) {
+		fprintf(stderr,
+			"od-pack: error: %s is a GGUF file, and shares are written of packs: make one (od-pack FILE PACK), or let "
+			"workers pull their shares (od-main --serve-store)\n",
+			o->word[0]);
+		return EXIT_FAILED;
+	}
 	bar_init(&bar, "copying");
 	rc = od_share_write(&job, &n, &err);
 	bar_end(&bar);
@@ -258,8 +266,10 @@ static int cmd_verify(const struct pack_options *o)
 {
 	struct bar bar;
 	struct od_err err;
+	struct od_verify_sums sums;
 	const struct od_verify_job job = {
 		.pack = o->word[1],
+		.sums = &sums,
 		.against = o->against,
 		.n_threads = (unsigned)o->n_threads,
 		.progress = on_progress,
@@ -274,6 +284,13 @@ static int cmd_verify(const struct pack_options *o)
 	if (rc != OD_OK) {
 		print_error(&err);
 		return EXIT_FAILED;
+	}
+	if (sums.now > 0) {
+		printf("%s: read; %zu of %zu checksums were known and hold%s\n", o->word[1], sums.known, sums.now,
+		       sums.lost	     ? "; no folder for a cache can be written, so they are not kept" :
+		       sums.known < sums.now ? ", the others are known from now on" :
+					       "");
+		return EXIT_GOOD;
 	}
 	printf("%s: good%s%s\n", o->word[1], o->against != NULL ? ", and the same as " : "",
 	       o->against != NULL ? o->against : "");
@@ -300,6 +317,7 @@ static int cmd_info(const struct pack_options *o)
 static void print_help(const struct od_arg *table, size_t n)
 {
 	printf("od-pack CHECKPOINT PACK       make a pack from a checkpoint folder (config.json, *.safetensors)\n"
+	       "od-pack FILE.gguf PACK        make a pack from a GGUF file (any file of a split one)\n"
 	       "od-pack shadow PACK LIST      add shadows: quantised copies of the model for od-shadow\n"
 	       "od-pack --share W/N PACK DIR  write the part of PACK that worker W of N needs, to copy it there\n"
 	       "od-pack verify PACK           check every byte of a pack and its shadows, or of a share\n"
@@ -307,6 +325,8 @@ static void print_help(const struct od_arg *table, size_t n)
 	       "\n"
 	       "Until it is complete, PACK is named PACK.partial. After an interruption run the same command again:\n"
 	       "it continues. A shadow is one file, PACK/shadow-PRECISION.bin; delete it if it is not needed.\n"
+	       "shadow, verify and info take a GGUF file as PACK, too; it needs no pack to be used (--pack FILE.gguf), and\n"
+	       "its shadows are in a cache.\n"
 	       "LIST is a comma-separated list of precisions, here with bits per weight (experts, attention, dense\n"
 	       "and shared networks; routers, embeddings, norms, biases and head stay as published):\n"
 	       "  fp16       16     half precision\n"

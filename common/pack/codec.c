@@ -108,6 +108,14 @@ enum od_codec od_codec_for(enum od_codec pack, enum od_dtype t)
 
 /* ---- coding ---- */
 
+/* A chunk is coded if that makes it shorter than this. Blocks are used as they are, so decoding must be worth it. */
+static size_t worth_bytes(const struct od_plane *p)
+{
+	const struct od_format *f = od_format(p->dtype);
+
+	return f != NULL && (f->uses & OD_USE_BLOCKS) != 0 ? p->n - p->n * 3 / 100 : p->n;
+}
+
 /* Exponents have no repeats worth finding: a match search finds short accidental ones that cost both size and
  * decoding speed. So: literals only, with Huffman on. What is left is an ordinary zstd frame. */
 static int set_literals_only(ZSTD_CCtx *ctx, struct od_err *err)
@@ -233,7 +241,7 @@ int od_coder_encode(struct od_coder *c, const struct od_plane *p, uint8_t *out, 
 	}
 	if (rc != OD_OK)
 		return rc;
-	if (got > 0 && got < p->n) {
+	if (got > 0 && got < worth_bytes(p)) {
 		*stored_bytes = got;
 	} else {
 		*codec = OD_CODEC_RAW;

@@ -52,7 +52,8 @@ struct od_plane {
 
 /* Output bytes that od_coder_encode may need for n bytes in rows of row. */
 size_t od_coder_bound(const struct od_coder *c, size_t n, size_t row);
-/* Encodes p to out; *codec is od_codec_for's codec, or raw. */
+/* Encodes p to out; *codec is od_codec_for's codec, or raw if that is no shorter: for blocks (OD_USE_BLOCKS) at
+ * least by 3 percent. */
 OD_MUST_CHECK int od_coder_encode(struct od_coder *c, const struct od_plane *p, uint8_t *out, size_t *stored_bytes,
 				  enum od_codec *codec, struct od_err *err);
 

@@ -1,6 +1,7 @@
 #include "common/pack/given.h"
 
 #include "common/base/file.h"
+#include "common/pack/gguf/gguf.h"
 #include "common/pack/pack_layout.h"
 #include "common/pack/sums.h"
 
@@ -41,7 +42,7 @@ static bool has(const char *dir, const char *name)
 static const struct given_format {
 	const char *end, *what, *todo;
 } formats[] = {
-	{ ".gguf", "GGUF, which is not read yet", TAKE },
+	{ ".gguf", "GGUF", "name the file itself instead of its folder (any file of a split one)" },
 	{ ".onnx", "ONNX, which is not read", TAKE },
 	{ ".onnx_data", "ONNX, which is not read", TAKE },
 	{ ".bin", "PyTorch's pickles, which are not read because they can hold programs",
@@ -79,7 +80,7 @@ static const char *content_of(const char *path)
 		{ "<!DOCTYPE html", "a web page (HTML) instead of the file itself: " DOWNLOAD },
 		{ "<!doctype html", "a web page (HTML) instead of the file itself: " DOWNLOAD },
 		{ "<html", "a web page (HTML) instead of the file itself: " DOWNLOAD },
-		{ "GGUF", "a GGUF file, and GGUF is not read yet: " TAKE },
+		{ "GGUF", "a GGUF file: name the file itself instead of its folder" },
 	};
 	char text[64] = "";
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -400,6 +401,8 @@ int od_given_checkpoint(const char *path, const char *other, struct od_err *err)
 
 	if (od_is_dir(path))
 		rc = check_folder(path, err);
+	else if (od_gguf_is(path))
+		rc = OD_OK;
 	else if (od_file_there(path) && access(path, F_OK) == 0)
 		rc = refuse_file(path, "a checkpoint folder (config.json with *.safetensors files)", err);
 	else

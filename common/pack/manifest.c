@@ -59,6 +59,32 @@ void od_manifest_fini(struct od_manifest *m)
 	memset(m, 0, sizeof(*m));
 }
 
+uint64_t od_dense_row(enum od_dense_form form, uint32_t run, uint64_t row)
+{
+	const uint64_t at = run > 0 ? row % run : 0, first = row - at;
+
+	switch (form) {
+	case OD_DENSE_PAIRS: return first + (at < run / 2 ? 2 * at : 2 * (at - run / 2) + 1);
+	case OD_DENSE_FIRST_RUNS: return 2 * first + at;
+	case OD_DENSE_SECOND_RUNS: return 2 * first + run + at;
+	case OD_DENSE_AS_IS:
+	case OD_DENSE_NEGATIVE_EXP: break;
+	}
+	return row;
+}
+
+uint64_t od_manifest_row_bytes(const struct od_manifest *m)
+{
+	uint64_t most = 0;
+
+	for (size_t i = 0; i < m->n_dense; i++) {
+		const uint64_t each = od_mat_row_bytes(&m->dense[i].type, m->dense[i].n_in);
+
+		most = each > most ? each : most;
+	}
+	return most;
+}
+
 void od_manifest_lay_out_dense(struct od_manifest *m)
 {
 	uint64_t at = 0;
@@ -143,6 +169,28 @@ static int read_scales(struct od_mat_type *t, const json_t *o, const char *where
 	return rc == OD_OK ? od_json_u32(scales, "block_cols", 0, UINT32_MAX, &t->block_cols, where, err) : rc;
 }
 
+/* Index enum od_dense_form; in `source` all, as a tensor's "form" one. */
+static const char *const form_names[] = { "as_is", "pairs", "negative_exp", "first_runs", "second_runs" };
+
+/* Only packs made from GGUF files have the field. */
+static int read_form(const struct od_manifest *m, struct od_dense_tensor *t, const json_t *o, const char *where,
+		     struct od_err *err)
+{
+	const char *s;
+	int rc = od_json_str(o, "form", &s, where, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (m->schema != OD_PACK_SCHEMA_GGUF || t->role != OD_ROLE_DELTA_A_LOG ||
+	    strcmp(s, form_names[OD_DENSE_NEGATIVE_EXP]) != 0)
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s: field \"form\": \"%.32s\" is not known for a %s with schema version %u: " OD_MAKE_AGAIN,
+			where, s, od_role_name(t->role), m->schema);
+	t->form = OD_DENSE_NEGATIVE_EXP;
+	return OD_OK;
+}
+
 static int read_dense_head(struct od_dense_tensor *t, const json_t *o, const char *where, struct od_err *err)
 {
 	const char *s;
@@ -197,6 +245,8 @@ static int read_dense(struct od_manifest *m, const json_t *root, const char *pat
 	for (size_t i = 0; rc == OD_OK && i < m->n_dense; i++) {
 		snprintf(where, sizeof(where), "%s: dense tensor %zu", path, i);
 		rc = read_dense_head(&m->dense[i], json_array_get(table, i), where, err);
+		if (rc == OD_OK && od_json_has(json_array_get(table, i), "form"))
+			rc = read_form(m, &m->dense[i], json_array_get(table, i), where, err);
 	}
 	if (rc != OD_OK)
 		return rc;
@@ -268,10 +318,11 @@ static int read_top(struct od_manifest *m, const struct od_config *cfg, const js
 
 	if (rc != OD_OK)
 		return rc;
-	if (schema != OD_PACK_SCHEMA)
+	if (schema != OD_PACK_SCHEMA && schema != OD_PACK_SCHEMA_GGUF)
 		return od_fail(err, OD_ERR_MISMATCH,
-			       "%s: field \"schema_version\": expected %d, found %" PRIu64 ": " OD_MAKE_AGAIN, path,
-			       OD_PACK_SCHEMA, schema);
+			       "%s: field \"schema_version\": expected %d or %d, found %" PRIu64 ": " OD_MAKE_AGAIN,
+			       path, OD_PACK_SCHEMA, OD_PACK_SCHEMA_GGUF, schema);
+	m->schema = (uint32_t)schema;
 	rc = json_is_str(root, "family", cfg->family->name, path, err);
 	if (rc == OD_OK)
 		rc = od_json_str(root, "fingerprint", &s, path, err);
@@ -389,6 +440,10 @@ static json_t *source(const struct od_source *s)
 
 	if (o != NULL && s->scales_step != 1)
 		json_object_set_new(o, "row_step", json_integer((json_int_t)s->scales_step));
+	if (o != NULL && s->run > 0) {
+		json_object_set_new(o, "rows", json_string(form_names[s->form]));
+		json_object_set_new(o, "run", json_integer((json_int_t)s->run));
+	}
 	return o;
 }
 
@@ -417,6 +472,8 @@ static json_t *dense_json(const struct od_manifest *m, const struct od_config *c
 			json_object_set_new(o, "layer", json_integer(t->layer));
 		json_object_set_new(o, "source", source(&src));
 		json_object_set_new(o, "dtype", json_string(od_dtype_name(t->type.dtype)));
+		if (t->form != OD_DENSE_AS_IS)
+			json_object_set_new(o, "form", json_string(form_names[t->form]));
 		if (t->type.scale != 0)
 			json_object_set_new(o, "scales", scales_json(&t->type));
 		json_object_set_new(o, "shape", shape);
@@ -460,7 +517,7 @@ int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, 
 	char *text;
 	int rc;
 
-	json_object_set_new(root, "schema_version", json_integer(OD_PACK_SCHEMA));
+	json_object_set_new(root, "schema_version", json_integer((json_int_t)m->schema));
 	json_object_set_new(root, "producer",
 			    json_sprintf("od-pack, zstd %s, lz4 %s", ZSTD_versionString(), LZ4_versionString()));
 	json_object_set_new(root, "codec", json_string(od_codec_names[m->codec]));
@@ -494,7 +551,7 @@ int od_manifest_write_share(const char *fingerprint, const struct od_layer_types
 					    json_string(od_dtype_name(layer[m].type[mat].dtype)));
 		json_array_append_new(table, o);
 	}
-	root = json_pack("{s:i, s:s, s:s, s:o}", "schema_version", OD_PACK_SCHEMA, "family", cfg->family->name,
+	root = json_pack("{s:i, s:s, s:s, s:o}", "schema_version", OD_PACK_SCHEMA_GGUF, "family", cfg->family->name,
 			 "fingerprint", fingerprint, "gguf", table);
 	text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
 	if (text == NULL || json_array_size(table) != cfg->n_moe)

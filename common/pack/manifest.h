@@ -9,7 +9,8 @@
 
 struct od_checkpoint;
 
-/* How a dense tensor of a GGUF file becomes that of the checkpoint; a pack's are as they are. */
+/* How a dense tensor of a GGUF file becomes that of the checkpoint. In a pack rows are in the checkpoint's order, so
+ * that the only forms are OD_DENSE_AS_IS and OD_DENSE_NEGATIVE_EXP. */
 enum od_dense_form {
 	OD_DENSE_AS_IS,
 	OD_DENSE_PAIRS, /* rows 2 i and 2 i + 1 of each head are rows i and i + half of the head */
@@ -19,6 +20,9 @@ enum od_dense_form {
 	OD_DENSE_SECOND_RUNS,
 };
 
+/* The row of the file that has row `row` of the matrix, or element of the vector. run: as below. */
+uint64_t od_dense_row(enum od_dense_form form, uint32_t run, uint64_t row);
+
 /* A tensor of dense.bin, with its scales: bytes as in the checkpoint. */
 struct od_dense_tensor {
 	enum od_role role;
@@ -27,7 +31,7 @@ struct od_dense_tensor {
 	uint64_t n_out, n_in; /* n_in 0: a vector */
 	uint64_t offset, bytes, xxh3;
 	enum od_dense_form form;
-	uint32_t run; /* OD_DENSE_PAIRS: rows of a head; runs: rows of one */
+	uint32_t run; /* OD_DENSE_PAIRS: rows of a head; runs: rows of one; else 0 */
 	uint8_t sha256[OD_SHA256_BYTES];
 };
 
@@ -36,6 +40,7 @@ struct od_expert_extent {
 };
 
 struct od_manifest {
+	uint32_t schema; /* OD_PACK_SCHEMA; OD_PACK_SCHEMA_GGUF: made from a GGUF file; 0: one used where it lies */
 	char fingerprint[OD_FINGERPRINT_CHARS + 1];
 	enum od_codec codec;
 	struct od_dense_tensor *dense; /* [n_dense] in the order of od_dense_table */
@@ -57,6 +62,8 @@ struct od_layer_types {
 OD_MUST_CHECK int od_manifest_init(struct od_manifest *m, const struct od_config *cfg, struct od_err *err);
 void od_manifest_fini(struct od_manifest *m);
 
+/* Bytes of the widest dense matrix's row. */
+uint64_t od_manifest_row_bytes(const struct od_manifest *m);
 /* Computes the offsets in dense.bin and its size from the dtypes. */
 void od_manifest_lay_out_dense(struct od_manifest *m);
 

@@ -13,6 +13,8 @@
 #include "common/pack/codec.h"
 
 #define OD_PACK_SCHEMA 3
+#define OD_PACK_SCHEMA_GGUF \
+	4 /* model.json of a pack that was made from a GGUF file: it may have such types and forms */
 #define OD_FINGERPRINT_CHARS 64 /* hex of SHA-256 */
 
 struct od_pack;

@@ -2,10 +2,13 @@
 
 #include "common/base/args.h"
 #include "common/model/mixer.h"
+#include "common/pack/gguf/gguf_fingerprint.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/shadow/shadow_file.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Sums over all experts, or over their matrices of one type. */
 struct totals {
@@ -18,6 +21,13 @@ struct all_totals {
 	struct od_mat_type type[OD_DTYPE_LAST + 1]; /* the last matrix of each type, with its scales */
 	bool several[OD_DTYPE_LAST + 1]; /* not all matrices of the type have that one */
 	size_t here; /* complete experts: all, unless it is a spool */
+};
+
+/* A GGUF file's tensors of one type. */
+struct gguf_type {
+	const char *name;
+	size_t n;
+	uint64_t bytes;
 };
 
 struct shadow {
@@ -161,6 +171,33 @@ static json_t *shadows_json(const struct shadow *shadow, size_t n)
 	return list;
 }
 
+/* type [n tensors]: the types in the file, those with most bytes first. Returns their number. */
+static int by_bytes(const void *a, const void *b)
+{
+	const struct gguf_type *x = a, *y = b;
+
+	return x->bytes > y->bytes ? -1 : x->bytes < y->bytes;
+}
+
+static size_t list_types(const struct od_gguf *g, struct gguf_type *type)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < od_gguf_n_tensors(g); i++) {
+		const struct od_gguf_tensor *t = od_gguf_tensor(g, i);
+		size_t at = 0;
+
+		while (at < n && strcmp(type[at].name, t->type_name) != 0)
+			at++;
+		if (at == n)
+			type[n++] = (struct gguf_type){ .name = t->type_name };
+		type[at].n++;
+		type[at].bytes += t->bytes;
+	}
+	qsort(type, n, sizeof(*type), by_bytes);
+	return n;
+}
+
 /* Whose heads and shared experts are told: the first one with experts and with keys and values. */
 static const struct od_layer_spec *told_layer(const struct od_config *c)
 {
@@ -175,8 +212,9 @@ static const struct od_layer_spec *told_layer(const struct od_config *c)
 	return od_config_moe_layer(c, 0);
 }
 
+/* gguf: taken; NULL: a pack. */
 static int print_json(const struct od_pack *p, const struct all_totals *all, const char *dtypes,
-		      const struct shadow *shadow, size_t n_shadows, FILE *out, struct od_err *err)
+		      const struct shadow *shadow, size_t n_shadows, json_t *gguf, FILE *out, struct od_err *err)
 {
 	const struct od_config *c = &p->config;
 	const struct od_layer_spec *l = told_layer(c);
@@ -185,8 +223,8 @@ static int print_json(const struct od_pack *p, const struct all_totals *all, con
 	int bad;
 
 	root = json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "pack",
-			 p->dir, "schema_version", OD_PACK_SCHEMA, "fingerprint", p->manifest.fingerprint, "family",
-			 c->family->name, "layers", (int)c->n_layers, "moe_layers", (int)c->n_moe, "hidden",
+			 p->dir, "schema_version", (int)p->manifest.schema, "fingerprint", p->manifest.fingerprint,
+			 "family", c->family->name, "layers", (int)c->n_layers, "moe_layers", (int)c->n_moe, "hidden",
 			 (int)c->hidden, "attention", l->mixer->name, "heads", (int)l->mix.n_heads, "kv_heads",
 			 (int)l->mix.n_kv_heads, "head_dim", (int)l->mix.k_dim, "vocab", (int)c->vocab, "experts",
 			 (int)c->n_experts, "top_k", (int)c->top_k, "intermediate", (int)c->intermediate,
@@ -210,10 +248,51 @@ static int print_json(const struct od_pack *p, const struct all_totals *all, con
 	bad = bad || json_object_set_new(root, "experts_here", json_integer((json_int_t)all->here)) != 0;
 	bad = bad || json_object_set_new(root, "tokenizer", json_boolean(p->tokenizer_path != NULL)) != 0;
 	bad = bad || json_object_set(root, "shadows", shadows) != 0;
+	if (gguf != NULL)
+		bad = json_object_set_new(root, "gguf", gguf) != 0 || bad;
 	bad = bad || json_dumpf(root, out, JSON_INDENT(1)) != 0 || fputc('\n', out) == EOF;
 	json_decref(shadows);
 	json_decref(root);
 	return bad ? od_fail(err, OD_ERR_IO, "cannot write JSON") : OD_OK;
+}
+
+/* Adds what a pack has not; NULL: no memory. */
+static json_t *gguf_json(const struct od_pack *p, const struct od_gguf *g, const struct gguf_type *type, size_t n_types)
+{
+	json_t *files = json_array(), *types = json_array();
+	size_t len = 0;
+	const char *arch = "";
+
+	(void)!od_gguf_str(g, "general.architecture", &arch, &len, NULL); /* opening the pack has read it */
+	for (size_t i = 0; i < od_gguf_n_files(g); i++)
+		json_array_append_new(files, json_pack("{s:s, s:I}", "file", od_gguf_file(g, i)->path, "bytes",
+						       (json_int_t)od_gguf_file(g, i)->size_bytes));
+	for (size_t i = 0; i < n_types; i++)
+		json_array_append_new(types, json_pack("{s:s, s:I, s:I}", "type", type[i].name, "tensors",
+						       (json_int_t)type[i].n, "bytes", (json_int_t)type[i].bytes));
+	return json_pack("{s:s, s:s%, s:o, s:o, s:s}", "fingerprint_kind", OD_GGUF_MARK, "architecture", arch, len,
+			 "files", files, "types", types, "folder", p->folder);
+}
+
+static void print_gguf(const struct od_pack *p, const struct od_gguf *g, const struct gguf_type *type, size_t n_types,
+		       FILE *out)
+{
+	uint64_t bytes = 0;
+	size_t len = 0;
+	const char *arch = "";
+	char a[32];
+
+	(void)!od_gguf_str(g, "general.architecture", &arch, &len, NULL);
+	for (size_t i = 0; i < od_gguf_n_files(g); i++)
+		bytes += od_gguf_file(g, i)->size_bytes;
+	fprintf(out, "file          %s: GGUF, architecture %.*s, %zu file%s of %s\n", p->dir, (int)len, arch,
+		od_gguf_n_files(g), od_gguf_n_files(g) == 1 ? "" : "s together", od_format_bytes(bytes, a, sizeof(a)));
+	fprintf(out, "fingerprint   %s (" OD_GGUF_MARK ": of headers, sizes and the tensors' first bytes)\n",
+		p->manifest.fingerprint);
+	fprintf(out, "tensors       %zu\n", od_gguf_n_tensors(g));
+	for (size_t i = 0; i < n_types; i++)
+		fprintf(out, "  %-11s %zu, %s\n", type[i].name, type[i].n,
+			od_format_bytes(type[i].bytes, a, sizeof(a)));
 }
 
 static void print_dtypes(const struct all_totals *t, FILE *out)
@@ -247,16 +326,41 @@ static void print_shapes(const struct od_config *c, const char *dtypes, FILE *ou
 	fprintf(out, "\n");
 }
 
+static void print_shadows(const struct od_pack *p, const struct shadow *shadow, size_t n_shadows, FILE *out)
+{
+	char a[32];
+
+	for (size_t i = 0; i < n_shadows; i++)
+		fprintf(out, "shadow        %s: %s %s, %.2f bits a weight\n",
+			od_precision_names[shadow[i].precision - 1], od_shadow_file_names[shadow[i].precision - 1],
+			od_format_bytes(shadow[i].bytes, a, sizeof(a)), shadow[i].bits);
+	if (n_shadows == 0)
+		fprintf(out, "shadow        none\n");
+	fprintf(out, "tokenizer     %s\n", p->tokenizer_path != NULL ? "yes" : "no");
+}
+
+/* Behind print_gguf. */
+static void print_gguf_model(const struct od_pack *p, const struct all_totals *all, const char *dtypes, FILE *out)
+{
+	char a[32], b[32];
+
+	print_shapes(&p->config, dtypes, out);
+	fprintf(out, "one expert    %s; all experts %s: %.2f bits a weight\n",
+		od_format_bytes(p->raw_bytes, a, sizeof(a)), od_format_bytes(all->all.raw_bytes, b, sizeof(b)),
+		bits_per_weight(&all->all));
+	fprintf(out, "cache         %s%s\n", p->folder,
+		p->temporary ? " (no other folder can be written; it is not kept)" : "");
+}
+
 static void print_text(const struct od_pack *p, const struct all_totals *all, const char *dtypes,
 		       const struct shadow *shadow, size_t n_shadows, FILE *out)
 {
-	const struct od_config *c = &p->config;
 	const struct totals *t = &all->all;
 	char a[32], b[32];
 
 	fprintf(out, "pack          %s\n", p->dir);
 	fprintf(out, "fingerprint   %s\n", p->manifest.fingerprint);
-	print_shapes(c, dtypes, out);
+	print_shapes(&p->config, dtypes, out);
 	fprintf(out, "one expert    %s as published, %s stored\n", od_format_bytes(p->raw_bytes, a, sizeof(a)),
 		od_format_bytes(p->stored_bytes, b, sizeof(b)));
 	fprintf(out, "all experts   %s as published, %s stored: %.2f bits a weight, %.1f%%\n",
@@ -270,28 +374,42 @@ static void print_text(const struct od_pack *p, const struct all_totals *all, co
 	}
 	fprintf(out, "files         " OD_DENSE_NAME " %s, ", od_format_bytes(p->manifest.dense_bytes, a, sizeof(a)));
 	fprintf(out, OD_EXPERTS_NAME " %s\n", od_format_bytes(p->manifest.experts_bytes, a, sizeof(a)));
-	for (size_t i = 0; i < n_shadows; i++)
-		fprintf(out, "shadow        %s: %s %s, %.2f bits a weight\n",
-			od_precision_names[shadow[i].precision - 1], od_shadow_file_names[shadow[i].precision - 1],
-			od_format_bytes(shadow[i].bytes, a, sizeof(a)), shadow[i].bits);
-	if (n_shadows == 0)
-		fprintf(out, "shadow        none\n");
-	fprintf(out, "tokenizer     %s\n", p->tokenizer_path != NULL ? "yes" : "no");
+	print_shadows(p, shadow, n_shadows, out);
+}
+
+static int print(const struct od_pack *p, const struct od_gguf *g, bool json, FILE *out, struct od_err *err)
+{
+	const struct all_totals t = add_up(p);
+	struct gguf_type *type = calloc(g != NULL ? od_gguf_n_tensors(g) : 1, sizeof(*type));
+	const size_t n_types = g != NULL && type != NULL ? list_types(g, type) : 0;
+	struct shadow shadow[OD_N_PRECISIONS];
+	char dtypes[OD_DTYPE_LAST * OD_MAT_TYPE_CHARS];
+	size_t n = 0;
+	int rc = type != NULL ? list_shadows(p, shadow, &n, err) : od_fail(err, OD_ERR_NOMEM, "no memory");
+
+	dtype_list(&t, dtypes, sizeof(dtypes));
+	if (rc == OD_OK && json) {
+		rc = print_json(p, &t, dtypes, shadow, n, g != NULL ? gguf_json(p, g, type, n_types) : NULL, out, err);
+	} else if (rc == OD_OK && g != NULL) {
+		print_gguf(p, g, type, n_types, out);
+		print_gguf_model(p, &t, dtypes, out);
+		print_shadows(p, shadow, n, out);
+	} else if (rc == OD_OK) {
+		print_text(p, &t, dtypes, shadow, n, out);
+	}
+	free(type);
+	if (rc == OD_OK && fflush(out) != 0)
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot write");
+	return rc;
 }
 
 int od_pack_info(const struct od_pack *p, bool json, FILE *out, struct od_err *err)
 {
-	const struct all_totals t = add_up(p);
-	struct shadow shadow[OD_N_PRECISIONS];
-	char dtypes[OD_DTYPE_LAST * OD_MAT_TYPE_CHARS];
-	size_t n;
-	int rc = list_shadows(p, shadow, &n, err);
+	struct od_gguf *g = NULL;
+	int rc = od_pack_is_gguf(p) ? od_gguf_open(&g, p->dir, err) : OD_OK;
 
-	if (rc != OD_OK)
-		return rc;
-	dtype_list(&t, dtypes, sizeof(dtypes));
-	if (json)
-		return print_json(p, &t, dtypes, shadow, n, out, err);
-	print_text(p, &t, dtypes, shadow, n, out);
-	return fflush(out) == 0 ? OD_OK : od_fail_errno(err, OD_ERR_IO, "cannot write");
+	if (rc == OD_OK)
+		rc = print(p, g, json, out, err);
+	od_gguf_close(g);
+	return rc;
 }

@@ -68,6 +68,10 @@ uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert
 /* The offset of a tensor in OD_BUF_PLAIN (layout: mat_type.h); for od_expert_tensors() the bytes of all. */
 uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat);
 
+/* Reads rows [row, row + n) of a matrix, or elements of a vector, unchecked: their bytes, without scales, in the
+ * checkpoint's order. */
+OD_MUST_CHECK int od_dense_read(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n,
+				uint8_t *to, struct od_err *err);
 /* Reads rows [row, row + n) of a matrix in dense.bin, unchecked, to memory as a matrix of n rows (mat_type.h). scratch:
  * room for the matrix's divisor and scales in dense.bin. */
 OD_MUST_CHECK int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n,

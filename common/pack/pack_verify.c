@@ -4,6 +4,7 @@
 #include "common/compute/cpu/cpu_device.h"
 #include "common/pack/checksum.h"
 #include "common/pack/expert_sums.h"
+#include "common/pack/gguf/gguf_map.h"
 #include "common/pack/given.h"
 #include "common/pack/import/source.h"
 #include "common/pack/load/expert_form.h"
@@ -27,6 +28,7 @@ struct verifier {
 	const struct od_verify_job *job;
 	struct od_pack *pack;
 	struct od_checkpoint *source; /* NULL: not compared */
+	struct od_gguf *gguf; /* for its tensors' names; NULL: a pack */
 	struct od_device *device; /* puts rows together where they can be looked at */
 	struct od_inflater **inflater; /* [n_threads] */
 	size_t shard_bytes, scale_bytes;
@@ -75,11 +77,11 @@ static int compare_small(const struct verifier *v, const struct od_small_file *f
 	int rc = od_path(ours, sizeof(ours), v->pack->dir, f->name, err);
 
 	if (rc == OD_OK)
-		rc = od_path(theirs, sizeof(theirs), v->job->against, f->source, err);
+		rc = od_path(theirs, sizeof(theirs), od_checkpoint_folder(v->source), f->source, err);
 	if (rc != OD_OK)
 		return rc;
 	have_ours = od_file_there(ours);
-	have_theirs = od_small_file_wanted(f, v->job->against) && od_file_there(theirs);
+	have_theirs = od_small_file_wanted(f, od_checkpoint_folder(v->source)) && od_file_there(theirs);
 	if (!have_ours && !have_theirs)
 		return OD_OK;
 	if (have_ours != have_theirs)
@@ -99,12 +101,18 @@ static int open_source(struct verifier *v, struct od_err *err)
 
 	if (v->job->against == NULL)
 		return OD_OK;
+	if (v->gguf != NULL)
+		return od_fail(
+			err, OD_ERR_ARG,
+			"%s is a GGUF file; only packs are compared with what they were made from: od-pack FILE PACK "
+			"makes one",
+			v->job->pack);
 	rc = od_given_checkpoint(v->job->against, NULL, err);
+	if (rc == OD_OK)
+		rc = od_checkpoint_open(&v->source, v->job->against, err);
 	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++)
 		if (f->source != NULL)
 			rc = compare_small(v, f, err);
-	if (rc == OD_OK)
-		rc = od_checkpoint_open(&v->source, v->job->against, err);
 	return rc == OD_OK ? od_source_check(v->source, &v->pack->config, err) : rc;
 }
 
@@ -124,7 +132,7 @@ static int check_sums(const struct verifier *v, const struct od_dense_tensor *t,
 	return OD_OK;
 }
 
-/* One of the tensors that a dense one was copied from, of so many bytes; src NULL: not compared. */
+/* Scales or a divisor of a dense tensor, of so many bytes; src NULL: not compared. */
 static int verify_section(struct verifier *v, const struct od_tensor *src, uint64_t bytes, uint64_t *offset,
 			  uint8_t *buf, uint8_t *want, XXH3_state_t *sum, crypto_hash_sha256_state *sha,
 			  struct od_err *err)
@@ -147,6 +155,30 @@ static int verify_section(struct verifier *v, const struct od_tensor *src, uint6
 	return OD_OK;
 }
 
+/* The weights of a dense tensor. */
+static int verify_rows(struct verifier *v, const struct od_dense_tensor *t, const struct od_source *src, uint8_t *buf,
+		       uint8_t *want, XXH3_state_t *sum, crypto_hash_sha256_state *sha, struct od_err *err)
+{
+	const struct od_data_file *f = v->pack->dense.file;
+	const uint64_t n_in = t->n_in > 0 ? t->n_in : 1, each = od_mat_row_bytes(&t->type, n_in);
+	const uint64_t step = PIECE_BYTES / each > 0 ? PIECE_BYTES / each : 1;
+
+	for (uint64_t row = 0; row < t->n_out; row += step) {
+		const uint64_t n = step < t->n_out - row ? step : t->n_out - row, at = row * each;
+		int rc = od_file_pread(f->fd, buf, n * each, t->offset + at, f->path, err);
+
+		if (rc == OD_OK && src->weights != NULL)
+			rc = od_source_read(v->source, src, n_in, row, n, want, err);
+		if (rc == OD_OK && src->weights != NULL && memcmp(buf, want, n * each) != 0)
+			rc = differs(src->weights, f->path, "bytes", at, at + n * each - 1, err);
+		if (rc != OD_OK)
+			return rc;
+		crypto_hash_sha256_update(sha, buf, n * each);
+		XXH3_64bits_update(sum, buf, n * each);
+	}
+	return OD_OK;
+}
+
 static int verify_tensor(struct verifier *v, const struct od_dense_tensor *t, uint8_t *buf, uint8_t *want,
 			 XXH3_state_t *sum, struct od_err *err)
 {
@@ -156,7 +188,7 @@ static int verify_tensor(struct verifier *v, const struct od_dense_tensor *t, ui
 	struct od_source src = { .weights = NULL };
 	uint8_t sha256[OD_SHA256_BYTES];
 	struct od_mat_sums sums;
-	uint64_t at = t->offset;
+	uint64_t at = t->offset + weights;
 	int rc = OD_OK;
 
 	if (v->source != NULL) {
@@ -166,7 +198,7 @@ static int verify_tensor(struct verifier *v, const struct od_dense_tensor *t, ui
 	od_mat_sums_init(&sums);
 	XXH3_64bits_reset(sum);
 	if (rc == OD_OK)
-		rc = verify_section(v, src.weights, weights, &at, buf, want, sum, &sums.weights, err);
+		rc = verify_rows(v, t, &src, buf, want, sum, &sums.weights, err);
 	if (rc == OD_OK)
 		rc = verify_section(v, src.divisor, divisor, &at, buf, want, sum, &sums.divisor, err);
 	if (rc == OD_OK)
@@ -181,16 +213,45 @@ static int verify_tensor(struct verifier *v, const struct od_dense_tensor *t, ui
 	return rc;
 }
 
+/* A tensor of a GGUF file, as the loader sums it: rows in the checkpoint's order. */
+static int verify_in_place(struct verifier *v, const struct od_dense_tensor *t, uint8_t *buf, XXH3_state_t *sum,
+			   struct od_err *err)
+{
+	const struct od_pack *p = v->pack;
+	const uint64_t n_in = t->n_in > 0 ? t->n_in : 1, each = od_mat_row_bytes(&t->type, n_in);
+	const uint64_t step = PIECE_BYTES / each > 0 ? PIECE_BYTES / each : 1;
+	struct od_gguf_place place;
+	int rc = od_gguf_dense(v->gguf, &p->config, t->role, t->layer, &place, err);
+
+	if (rc != OD_OK)
+		return rc;
+	XXH3_64bits_reset(sum);
+	for (uint64_t row = 0; rc == OD_OK && row < t->n_out; row += step) {
+		const uint64_t n = step < t->n_out - row ? step : t->n_out - row;
+
+		rc = od_dense_read(p, t, row, n, buf, err);
+		if (rc == OD_OK)
+			XXH3_64bits_update(sum, buf, n * each);
+	}
+	if (rc == OD_OK)
+		rc = od_pack_check_dense(p, t, XXH3_64bits_digest(sum), err);
+	return rc == OD_OK ?
+		       OD_OK :
+		       od_fail_within(err, "%s: tensor %s", od_data_path(&p->dense, t->offset), place.tensor->name);
+}
+
 static int verify_dense(struct verifier *v, struct od_err *err)
 {
-	uint8_t *buf = malloc(PIECE_BYTES), *want = malloc(PIECE_BYTES);
+	const uint64_t room = PIECE_BYTES + od_manifest_row_bytes(&v->pack->manifest);
+	uint8_t *buf = malloc(room), *want = malloc(room);
 	XXH3_state_t *sum = XXH3_createState();
 	int rc = OD_OK;
 
 	if (buf == NULL || want == NULL || sum == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory to verify");
 	for (size_t i = 0; rc == OD_OK && i < v->pack->manifest.n_dense; i++) {
-		rc = verify_tensor(v, &v->pack->manifest.dense[i], buf, want, sum, err);
+		rc = v->gguf != NULL ? verify_in_place(v, &v->pack->manifest.dense[i], buf, sum, err) :
+				       verify_tensor(v, &v->pack->manifest.dense[i], buf, want, sum, err);
 		v->done_bytes += v->pack->manifest.dense[i].bytes;
 		if (rc == OD_OK && v->job->progress != NULL)
 			v->job->progress(v->job->arg, v->done_bytes, v->all_bytes);
@@ -326,11 +387,39 @@ static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *byte
 	return rc;
 }
 
+static uint64_t experts_bytes(const struct verifier *v)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; v->gguf != NULL && i < v->pack->manifest.n_experts; i++)
+		n += v->pack->expert[i].x.bytes;
+	return n + v->pack->manifest.experts_bytes;
+}
+
+/* An expert of a GGUF file. */
+static int verify_expert_in_place(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
+{
+	const struct verifier *v = arg;
+	const struct od_pack *p = v->pack;
+	const struct od_expert_entry *e = &p->expert[item];
+	const uint32_t m = (uint32_t)(item / p->config.n_experts), expert = (uint32_t)(item % p->config.n_experts);
+	const struct od_ref at = od_buf_ref(v->rows, thread * v->shard_bytes);
+	uint32_t i;
+	int rc = OD_OK;
+
+	*bytes = e->x.bytes;
+	for (i = 0; rc == OD_OK && i < e->x.n_shards; i++)
+		rc = od_inflater_rows(v->inflater[thread], m, expert, i, at, err);
+	return rc == OD_OK ? OD_OK :
+			     od_fail_within(err, "tensor %s, expert %u",
+					    od_expert_sums_tensor(p, m, e->x.shard[i - 1].mat), expert);
+}
+
 static int verify_experts(struct verifier *v, struct od_err *err)
 {
 	const struct od_pack *p = v->pack;
 	const struct od_team_job team = {
-		.fn = verify_expert,
+		.fn = v->gguf != NULL ? verify_expert_in_place : verify_expert,
 		.arg = v,
 		.n_items = p->manifest.n_experts,
 		.n_threads = v->job->n_threads,
@@ -354,7 +443,7 @@ static int verify_experts(struct verifier *v, struct od_err *err)
 		rc = od_inflaters_new(&v->inflater, v->job->n_threads, p, v->device, OD_FORM_PLAIN, err);
 	if (rc == OD_OK)
 		rc = od_team_run(&team, err);
-	v->done_bytes += p->manifest.experts_bytes;
+	v->done_bytes += experts_bytes(v);
 	return rc;
 }
 
@@ -425,15 +514,27 @@ static int verify_shadow(struct verifier *v, struct od_shadow_file *f, struct od
 	return od_shadow_run(&job, err);
 }
 
+static void begin_sums(struct verifier *v)
+{
+	if (v->job->sums == NULL)
+		return;
+	*v->job->sums = (struct od_verify_sums){ .lost = v->pack->temporary };
+	if (v->gguf != NULL)
+		v->job->sums->known = od_gguf_sums_n_known(v->pack->sums);
+}
+
 int od_pack_verify(const struct od_verify_job *job, struct od_err *err)
 {
 	struct verifier v = { .job = job };
 	int rc = od_pack_open_some(&v.pack, job->pack, err);
 
+	if (rc == OD_OK && od_pack_is_gguf(v.pack))
+		rc = od_gguf_open(&v.gguf, v.pack->dir, err);
 	if (rc == OD_OK) {
 		for (size_t i = 0; !od_pack_is_spool(v.pack) && i < v.pack->manifest.n_dense; i++)
 			v.all_bytes += v.pack->manifest.dense[i].bytes;
-		v.all_bytes += v.pack->manifest.experts_bytes;
+		v.all_bytes += experts_bytes(&v);
+		begin_sums(&v);
 		rc = open_source(&v, err);
 	}
 	if (rc == OD_OK)
@@ -442,8 +543,10 @@ int od_pack_verify(const struct od_verify_job *job, struct od_err *err)
 		rc = od_pack_is_spool(v.pack) ? OD_OK : verify_dense(&v, err);
 	if (rc == OD_OK)
 		rc = verify_experts(&v, err);
-	if (rc == OD_OK)
+	if (rc == OD_OK && v.gguf == NULL) /* opening a GGUF file has computed its own */
 		rc = verify_fingerprint(&v, err);
+	if (rc == OD_OK && job->sums != NULL && v.gguf != NULL)
+		job->sums->now = od_gguf_sums_n_known(v.pack->sums);
 	for (size_t i = 0; rc == OD_OK && i < v.n_shadows; i++)
 		rc = verify_shadow(&v, &v.shadow[i], err);
 	for (size_t i = 0; i < v.n_shadows; i++)
@@ -454,6 +557,7 @@ int od_pack_verify(const struct od_verify_job *job, struct od_err *err)
 	od_free(v.want);
 	od_free(v.last_scales);
 	od_checkpoint_close(v.source);
+	od_gguf_close(v.gguf);
 	od_pack_close(v.pack);
 	return rc;
 }

@@ -124,7 +124,7 @@ def folder(name, **files):
 def test_other_things_than_checkpoints():
     """What users name instead: it is said what it is and what to do."""
     config = json.dumps(tc.CONFIG).encode()
-    gguf = ["GGUF", "not read yet", "*.safetensors"]
+    gguf = ["GGUF", "name the file itself"]
     good_one = at("given-good")
     tc.write_checkpoint(good_one, tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))
     pack = at("given-good.pack")
@@ -133,8 +133,9 @@ def test_other_things_than_checkpoints():
             ("Qwen/Qwen3-30B-A3B", ["no checkpoint folder Qwen/Qwen3-30B-A3B here", "hf download Qwen/Qwen3-30B-A3B --local-dir Qwen3-30B-A3B"]),
             ("https://huggingface.co/Qwen/Qwen3-30B-A3B/tree/main", ["hf download Qwen/Qwen3-30B-A3B --local-dir"]),
             ("https://example.org/model", ["an address", "download"]),
-            (folder("gguf-file", m__gguf=b"GGUF\3\0\0\0") + "/m.gguf", gguf),
-            (folder("renamed", m__model=b"GGUF\3\0\0\0") + "/m.model", gguf),
+            (folder("gguf-file", m__gguf=b"GGUF\3\0\0\0") + "/m.gguf", ["m.gguf"]),
+            (folder("renamed", m__model=b"GGUF\3\0\0\0") + "/m.model", ["m.model"]),
+            (folder("gguf-safetensors", model__safetensors=b"GGUF\3\0\0\0", config__json=config), ["model.safetensors", *gguf]),
             (folder("gguf", m__gguf=b"GGUF", README__md=b"#"), ["m.gguf", *gguf]),
             (folder("gguf-config", m__gguf=b"GGUF", config__json=config), ["m.gguf", *gguf]),
             (os.path.join(good_one, "model.safetensors"), ["one file of a checkpoint", "its folder is " + good_one]),
@@ -166,7 +167,7 @@ def test_other_things_than_checkpoints():
         assert not os.path.exists(at("given.pack")) and not os.path.exists(at("given.pack.partial")), path
         if path != at("given-good"):
             refused("verify", pack, "--against", path, says=["error"])
-    p = refused(at("given-gguf", "m.gguf"), status=2, says=["GGUF", "not read yet", "expected CHECKPOINT and PACK"])
+    p = refused(at("given-pth", "model.pth"), status=2, says=["PyTorch's pickles", "expected CHECKPOINT and PACK"])
     assert p.stderr.count("--help") == 1, p.stderr
     refused(good_one, status=2, says=["expected CHECKPOINT and PACK"])
     # The two exchanged, the pack there or not.
@@ -466,8 +467,8 @@ def forged(change, says):
 
 
 def test_schema_version():
-    for v in (0, 2, 4, 1 << 40):
-        forged(lambda m: m.update(schema_version=v), ["model.json", "schema_version", "expected 3, found %d" % v,
+    for v in (0, 2, 5, 1 << 40):
+        forged(lambda m: m.update(schema_version=v), ["model.json", "schema_version", "expected 3 or 4, found %d" % v,
                                                       "make it again: od-pack --force CHECKPOINT PACK"])
     for v in ("lzma", "", 3, None):
         forged(lambda m: m.update(codec=v), ["model.json", "codec"])

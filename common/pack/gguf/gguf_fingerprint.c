@@ -104,7 +104,7 @@ static void remember(const uint8_t state[OD_SHA256_BYTES], const char hex[OD_FIN
 
 static void add_files(const struct od_gguf *g, crypto_hash_sha256_state *sum)
 {
-	static const unsigned char mark[] = "gguf1";
+	static const unsigned char mark[] = OD_GGUF_MARK;
 
 	crypto_hash_sha256_update(sum, mark, sizeof(mark));
 	for (size_t i = 0; i < od_gguf_n_files(g); i++) {

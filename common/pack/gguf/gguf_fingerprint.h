@@ -9,6 +9,7 @@
 #include "common/pack/gguf/gguf.h"
 #include "common/pack/pack.h"
 
+#define OD_GGUF_MARK "gguf1" /* it is summed, too: the way in which the fingerprint is made */
 #define OD_GGUF_FIRST_BYTES 4096u /* bytes that are read of each tensor, and of each expert in one */
 
 /* hex: with a NUL. At most one read of OD_GGUF_FIRST_BYTES for each tensor or expert, many in flight; none if the same

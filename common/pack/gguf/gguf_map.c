@@ -105,6 +105,18 @@ static enum od_dense_form form_of(const struct od_config *cfg, enum od_role role
 	return role == OD_ROLE_DELTA_A_LOG ? OD_DENSE_NEGATIVE_EXP : OD_DENSE_AS_IS;
 }
 
+static uint32_t run_of(const struct od_mixer *m, enum od_dense_form form)
+{
+	switch (form) {
+	case OD_DENSE_PAIRS: return m->k_dim;
+	case OD_DENSE_FIRST_RUNS:
+	case OD_DENSE_SECOND_RUNS: return m->n_heads / m->n_kv_heads; /* heads of a key head */
+	case OD_DENSE_AS_IS:
+	case OD_DENSE_NEGATIVE_EXP: break;
+	}
+	return 0;
+}
+
 static const struct od_gguf_tensor *find_at(const struct od_gguf *g, bool in_layer, uint32_t layer, const char *name)
 {
 	char buf[OD_NAME_BYTES];
@@ -220,6 +232,7 @@ int od_gguf_dense(const struct od_gguf *g, const struct od_config *cfg, enum od_
 	*out = (struct od_gguf_place){ 0 };
 	od_role_shape(cfg, role, layer, &n_out, &n_in);
 	out->form = form_of(cfg, role);
+	out->run = run_of(&od_config_layer(cfg, layer)->mix, out->form);
 	n_all = n_out;
 	if (out->form == OD_DENSE_FIRST_RUNS || out->form == OD_DENSE_SECOND_RUNS)
 		n_all *= 2; /* both roles are in the tensor */

@@ -13,6 +13,7 @@ struct od_gguf_place {
 	const struct od_gguf_tensor *tensor;
 	struct od_mat_type type;
 	enum od_dense_form form;
+	uint32_t run; /* dense: as in struct od_dense_tensor */
 	uint64_t offset, bytes; /* dense: where it begins in the tensor, and how much of it is read */
 	uint64_t first_row, step; /* rows of expert e begin at first_row + e * step */
 	bool apart; /* each expert has its own tensor; this one is the first expert's */

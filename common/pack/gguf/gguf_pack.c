@@ -13,18 +13,6 @@
 
 /* ---- Dense tensors ---- */
 
-static uint32_t run_of(const struct od_mixer *m, enum od_dense_form form)
-{
-	switch (form) {
-	case OD_DENSE_PAIRS: return m->k_dim;
-	case OD_DENSE_FIRST_RUNS:
-	case OD_DENSE_SECOND_RUNS: return m->n_heads / m->n_kv_heads; /* heads of a key head */
-	case OD_DENSE_AS_IS:
-	case OD_DENSE_NEGATIVE_EXP: break;
-	}
-	return 0;
-}
-
 static int place_dense(struct od_pack *p, const struct od_gguf *g, struct od_dense_tensor *t, struct od_err *err)
 {
 	struct od_gguf_place at;
@@ -34,7 +22,7 @@ static int place_dense(struct od_pack *p, const struct od_gguf *g, struct od_den
 		return rc;
 	t->type = at.type;
 	t->form = at.form;
-	t->run = run_of(&od_config_layer(&p->config, t->layer)->mix, at.form);
+	t->run = at.run;
 	t->offset = p->dense.file[at.tensor->file].begin + at.tensor->offset + at.offset;
 	t->bytes = at.bytes;
 	return OD_OK;

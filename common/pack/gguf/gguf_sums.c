@@ -140,3 +140,12 @@ uint64_t od_gguf_sums_learned(const struct od_gguf_sums *s)
 {
 	return atomic_load(&s->n_learned);
 }
+
+size_t od_gguf_sums_n_known(const struct od_gguf_sums *s)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < s->n; i++)
+		n += atomic_load(&s->sum[i]) != 0;
+	return n;
+}

@@ -20,9 +20,10 @@ void od_gguf_sums_close(struct od_gguf_sums *s); /* NULL ok */
 /* The sum that was found for item i (a dense tensor, or a chunk of an expert) now: the first one is kept, and a later
  * one must be the same, else OD_ERR_CORRUPT, whose message the caller completes with the place. */
 OD_MUST_CHECK int od_gguf_sums_check(struct od_gguf_sums *s, size_t i, uint64_t found, struct od_err *err);
-
 /* The sum of item i; 0: it is not known yet. */
 uint64_t od_gguf_sums_known(const struct od_gguf_sums *s, size_t i);
+/* How many items' sums are known. */
+size_t od_gguf_sums_n_known(const struct od_gguf_sums *s);
 /* Grows with each sum that this process learns. */
 uint64_t od_gguf_sums_learned(const struct od_gguf_sums *s);
 

@@ -3,6 +3,8 @@
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/base/mem.h"
+#include "common/pack/gguf/gguf.h"
+#include "common/pack/gguf/gguf_folder.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -19,6 +21,9 @@
 
 struct od_checkpoint {
 	char *dir;
+	struct od_gguf *gguf; /* it owns the files; NULL: safetensors */
+	char *folder; /* a GGUF file's; else NULL */
+	bool temporary; /* the folder goes with the checkpoint */
 	struct od_checkpoint_file *file;
 	size_t n_files, files_room;
 	struct od_tensor *tensor;
@@ -547,6 +552,52 @@ static int open_files(struct od_checkpoint *c, struct od_err *err)
 	return od_file_there(index) ? open_index(c, index, err) : open_all(c, err);
 }
 
+/* ---- a GGUF file ---- */
+
+static int add_gguf_file(struct od_checkpoint *c, const struct od_gguf_file *f, struct od_err *err)
+{
+	struct od_checkpoint_file *to;
+
+	if (!grow((void **)&c->file, c->n_files, &c->files_room, sizeof(*c->file)))
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", c->dir);
+	to = &c->file[c->n_files++];
+	*to = (struct od_checkpoint_file){
+		.name = strdup(f->path), .fd = f->fd, .size_bytes = f->size_bytes, .mtime_ns = f->mtime_ns
+	};
+	memcpy(to->header_sha256, f->header_sha256, sizeof(to->header_sha256));
+	return to->name != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%s: no memory", c->dir);
+}
+
+static int add_gguf_tensor(struct od_checkpoint *c, const struct od_gguf_tensor *t, struct od_err *err)
+{
+	struct od_tensor *to;
+
+	if (!grow((void **)&c->tensor, c->n_tensors, &c->tensors_room, sizeof(*c->tensor)))
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", c->dir);
+	to = &c->tensor[c->n_tensors++];
+	*to = (struct od_tensor){ .name = strdup(t->name),
+				  .dtype_name = t->type_name,
+				  .dtype = t->dtype,
+				  .file = t->file,
+				  .n_dims = t->n_dims,
+				  .offset = t->offset,
+				  .bytes = t->bytes };
+	for (uint32_t i = 0; i < t->n_dims; i++)
+		to->shape[i] = t->dim[t->n_dims - 1 - i];
+	return to->name != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%s: no memory", c->dir);
+}
+
+static int open_gguf(struct od_checkpoint *c, struct od_err *err)
+{
+	int rc = od_gguf_open(&c->gguf, c->dir, err);
+
+	for (size_t i = 0; rc == OD_OK && i < od_gguf_n_files(c->gguf); i++)
+		rc = add_gguf_file(c, od_gguf_file(c->gguf, i), err);
+	for (size_t i = 0; rc == OD_OK && i < od_gguf_n_tensors(c->gguf); i++)
+		rc = add_gguf_tensor(c, od_gguf_tensor(c->gguf, i), err);
+	return rc == OD_OK ? od_gguf_folder_of(c->dir, &c->folder, &c->temporary, err) : rc;
+}
+
 int od_checkpoint_open(struct od_checkpoint **out, const char *dir, struct od_err *err)
 {
 	struct od_checkpoint *c = calloc(1, sizeof(*c));
@@ -558,7 +609,7 @@ int od_checkpoint_open(struct od_checkpoint **out, const char *dir, struct od_er
 	if (c == NULL || c->dir == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "checkpoint %s", dir);
 	else
-		rc = open_files(c, err);
+		rc = od_gguf_is(dir) ? open_gguf(c, err) : open_files(c, err);
 	if (rc != OD_OK) {
 		od_checkpoint_close(c);
 		return rc;
@@ -572,7 +623,7 @@ void od_checkpoint_close(struct od_checkpoint *c)
 	if (c == NULL)
 		return;
 	for (size_t i = 0; i < c->n_files; i++) {
-		if (c->file[i].fd >= 0)
+		if (c->gguf == NULL && c->file[i].fd >= 0)
 			close(c->file[i].fd);
 		free(c->file[i].name);
 	}
@@ -580,6 +631,10 @@ void od_checkpoint_close(struct od_checkpoint *c)
 		free(c->tensor[i].name);
 	free(c->file);
 	free(c->tensor);
+	if (c->temporary)
+		od_gguf_folder_remove(c->folder);
+	free(c->folder);
+	od_gguf_close(c->gguf);
 	free(c->dir);
 	free(c);
 }
@@ -587,6 +642,16 @@ void od_checkpoint_close(struct od_checkpoint *c)
 const char *od_checkpoint_dir(const struct od_checkpoint *c)
 {
 	return c->dir;
+}
+
+const char *od_checkpoint_folder(const struct od_checkpoint *c)
+{
+	return c->gguf != NULL ? c->folder : c->dir;
+}
+
+const struct od_gguf *od_checkpoint_gguf(const struct od_checkpoint *c)
+{
+	return c->gguf;
 }
 
 size_t od_checkpoint_n_files(const struct od_checkpoint *c)

@@ -1,4 +1,5 @@
-/* safetensors.h - reads the tensors of a checkpoint: one safetensors file, or shards with or without an index.
+/* safetensors.h - reads the tensors of a checkpoint: one safetensors file, or shards with or without an index; or a
+ * GGUF file, which gguf.h reads and which is a checkpoint here, too.
  *
  * Opening checks the headers: JSON, dtypes, shapes against byte ranges, ranges against the file size. As in the
  * reference implementation the tensors must cover a file's data exactly: overlaps, holes and trailing bytes are
@@ -36,11 +37,16 @@ struct od_checkpoint_file {
 
 struct od_checkpoint;
 
-/* model.safetensors; else model.safetensors.index.json and the files it names; else all *.safetensors. */
+/* dir: a folder with model.safetensors; else model.safetensors.index.json and the files it names; else all
+ * *.safetensors. Or a GGUF file, any file of a split one. */
 OD_MUST_CHECK int od_checkpoint_open(struct od_checkpoint **out, const char *dir, struct od_err *err);
 void od_checkpoint_close(struct od_checkpoint *c); /* NULL ok */
 
-const char *od_checkpoint_dir(const struct od_checkpoint *c);
+const char *od_checkpoint_dir(const struct od_checkpoint *c); /* as it was named */
+/* The folder of its small files: its own, or of a GGUF file the one in a cache (gguf_folder.h). */
+const char *od_checkpoint_folder(const struct od_checkpoint *c);
+/* NULL: not a GGUF file. Tensor i there is tensor i here. */
+const struct od_gguf *od_checkpoint_gguf(const struct od_checkpoint *c);
 size_t od_checkpoint_n_files(const struct od_checkpoint *c);
 const struct od_checkpoint_file *od_checkpoint_file(const struct od_checkpoint *c, size_t i);
 /* Tensors are sorted by name (bytewise). */

@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/model/generation_config.h"
+#include "common/pack/gguf/gguf_map.h"
 #include "common/pack/pack_layout.h"
 #include "common/text/tokenizer.h"
 
@@ -315,25 +316,57 @@ static struct od_source of_stack(const struct od_config *cfg, const struct stack
 	return out;
 }
 
+/* ---- GGUF files ---- */
+
+static struct od_source of_place(const struct od_checkpoint *c, const struct od_gguf_place *p, uint64_t n_in,
+				 uint64_t first_row)
+{
+	return (struct od_source){ .type = p->type,
+				   .weights = od_checkpoint_tensor(
+					   c, (size_t)(p->tensor - od_gguf_tensor(od_checkpoint_gguf(c), 0))),
+				   .first_element = first_row * n_in,
+				   .row_step = n_in,
+				   .column_step = 1,
+				   .scales_step = 1,
+				   .form = p->form,
+				   .run = p->run };
+}
+
 struct od_source od_source_dense(const struct od_checkpoint *c, const struct od_config *cfg, enum od_role role,
 				 uint32_t layer)
 {
+	const struct od_gguf *g = od_checkpoint_gguf(c);
+	struct od_gguf_place place;
 	char name[OD_NAME_BYTES];
 	uint64_t n_out, n_in;
 
-	dense_name(cfg, role, layer, name);
 	od_role_shape(cfg, role, layer, &n_out, &n_in);
+	if (g != NULL) {
+		(void)!od_gguf_dense(g, cfg, role, layer, &place, NULL); /* it was there when it was checked */
+		n_in = n_in > 0 ? n_in : 1;
+		return of_place(c, &place, n_in, place.offset / od_mat_row_bytes(&place.type, n_in));
+	}
+	dense_name(cfg, role, layer, name);
 	return look_again(c, name, n_out, n_in, taps_of(cfg, role, layer));
 }
 
 struct od_source od_source_expert(const struct od_checkpoint *c, const struct od_config *cfg, uint32_t m,
 				  uint32_t expert, enum od_expert_mat mat)
 {
+	const struct od_gguf *g = od_checkpoint_gguf(c);
+	struct od_gguf_place place;
 	char name[OD_NAME_BYTES];
 	uint64_t n_out, n_in;
-	const struct stacked s = find_stacked(c, cfg, m, mat);
+	struct stacked s;
 
 	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
+	if (g != NULL) {
+		(void)!od_gguf_experts(g, cfg, m, mat, &place, NULL); /* as above */
+		if (place.apart)
+			(void)!od_gguf_expert_apart(g, cfg, m, mat, expert, &place, NULL);
+		return of_place(c, &place, n_in, place.first_row + expert * place.step);
+	}
+	s = find_stacked(c, cfg, m, mat);
 	if (s.weights != NULL)
 		return of_stack(cfg, &s, expert, mat);
 	expert_name(cfg, m, expert, mat, name);
@@ -366,6 +399,19 @@ static int read_apart(const struct od_checkpoint *c, const struct od_tensor *t, 
 				memcpy(to + (row + i) * each, buf + i * stride, each);
 	}
 	free(buf);
+	return rc;
+}
+
+/* Rows of a dense tensor of a GGUF file, in the checkpoint's order. */
+static int read_runs(const struct od_checkpoint *c, const struct od_source *s, uint64_t each, uint64_t row, uint64_t n,
+		     uint8_t *to, struct od_err *err)
+{
+	const uint64_t begin = od_mat_row_bytes(&s->type, s->first_element);
+	int rc = OD_OK;
+
+	for (uint64_t i = 0; rc == OD_OK && i < n; i++)
+		rc = od_checkpoint_read(c, s->weights, begin + od_dense_row(s->form, s->run, row + i) * each,
+					to + i * each, (size_t)each, err);
 	return rc;
 }
 
@@ -420,6 +466,8 @@ int od_source_read(const struct od_checkpoint *c, const struct od_source *s, uin
 {
 	const uint64_t each = od_mat_row_bytes(&s->type, n_in), stride = od_mat_row_bytes(&s->type, s->row_step);
 
+	if (s->run > 0)
+		return read_runs(c, s, each, row, n, buf, err);
 	if (s->column_step != 1 && n > 0)
 		return read_turned(c, s, n_in, row, n, buf, err);
 	return read_apart(c, s->weights, od_mat_row_bytes(&s->type, s->first_element) + row * stride, stride, each, n,
@@ -777,9 +825,12 @@ static int check_unknown(const struct od_checkpoint *c, const struct od_config *
 
 int od_source_check(const struct od_checkpoint *c, const struct od_config *cfg, struct od_err *err)
 {
-	bool *used = calloc(od_checkpoint_n_tensors(c), sizeof(*used));
+	bool *used;
 	int rc;
 
+	if (od_checkpoint_gguf(c) != NULL)
+		return od_gguf_check(od_checkpoint_gguf(c), cfg, err);
+	used = calloc(od_checkpoint_n_tensors(c), sizeof(*used));
 	if (used == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to check %zu tensors", od_checkpoint_n_tensors(c));
 	rc = refuse_unknown_ways(c, err);
@@ -825,15 +876,15 @@ static int check_generation(const struct od_config *cfg, const char *path, struc
 
 int od_source_check_extras(const struct od_checkpoint *c, const struct od_config *cfg, struct od_err *err)
 {
-	const char *name = od_tokenizer_name(od_checkpoint_dir(c));
+	const char *name = od_tokenizer_name(od_checkpoint_folder(c));
 	struct od_tokenizer *tokenizer = NULL;
 	char path[PATH_MAX];
-	int rc = od_path(path, sizeof(path), od_checkpoint_dir(c), "generation_config.json", err);
+	int rc = od_path(path, sizeof(path), od_checkpoint_folder(c), "generation_config.json", err);
 
 	if (rc == OD_OK && od_file_there(path))
 		rc = check_generation(cfg, path, err);
 	if (rc == OD_OK && name != NULL)
-		rc = od_path(path, sizeof(path), od_checkpoint_dir(c), name, err);
+		rc = od_path(path, sizeof(path), od_checkpoint_folder(c), name, err);
 	if (rc == OD_OK && name != NULL)
 		rc = od_tokenizer_load(&tokenizer, path, err);
 	od_tokenizer_free(tokenizer);

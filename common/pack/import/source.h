@@ -8,7 +8,7 @@
 
 #include "common/model/family.h"
 #include "common/pack/import/safetensors.h"
-#include "common/pack/mat_type.h"
+#include "common/pack/manifest.h"
 
 /* A vector or matrix as published; borrowed. */
 struct od_source {
@@ -17,6 +17,8 @@ struct od_source {
 	/* Where it is in a tensor of several matrices: weight i of row r is element first_element + r * row_step + i *
 	 * column_step of weights, row r of its scales is row first_scales + r * scales_step of scales. */
 	uint64_t first_element, row_step, column_step, first_scales, scales_step;
+	enum od_dense_form form; /* a dense tensor of a GGUF file has od_dense_row's rows */
+	uint32_t run;
 };
 
 /* Rows [row, row + n) of a matrix with rows of n_in (1: a vector) to buf, as od_mat_row_bytes has them; and rows of its

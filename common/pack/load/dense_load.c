@@ -113,32 +113,17 @@ void od_dense_split(const struct od_pack *p, bool quantised, struct od_split *s)
 	}
 }
 
-/* The row of the file that has row `row` of the matrix, or element of the vector. */
-static uint64_t row_in_file(const struct od_dense_tensor *t, uint64_t row)
+int od_dense_read(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n, uint8_t *to,
+		  struct od_err *err)
 {
-	const uint64_t at = t->run > 0 ? row % t->run : 0, first = row - at;
-
-	switch (t->form) {
-	case OD_DENSE_PAIRS: return first + (at < t->run / 2 ? 2 * at : 2 * (at - t->run / 2) + 1);
-	case OD_DENSE_FIRST_RUNS: return 2 * first + at;
-	case OD_DENSE_SECOND_RUNS: return 2 * first + t->run + at;
-	case OD_DENSE_AS_IS:
-	case OD_DENSE_NEGATIVE_EXP: break;
-	}
-	return row;
-}
-
-/* n rows of `each` bytes, in the order of the checkpoint. */
-static int read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n, uint64_t each,
-		     uint8_t *to, struct od_err *err)
-{
+	const uint64_t each = od_mat_row_bytes(&t->type, t->n_in > 0 ? t->n_in : 1);
 	int rc = OD_OK;
 
 	if (t->run == 0)
 		return od_data_read(&p->dense, false, to, n * each, t->offset + row * each, err);
 	for (uint64_t i = 0; rc == OD_OK && i < n; i++)
-		rc = od_data_read(&p->dense, false, to + i * each, each, t->offset + row_in_file(t, row + i) * each,
-				  err);
+		rc = od_data_read(&p->dense, false, to + i * each, each,
+				  t->offset + od_dense_row(t->form, t->run, row + i) * each, err);
 	return rc;
 }
 
@@ -148,7 +133,7 @@ int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t,
 	const struct od_mat_type *type = &t->type;
 	const uint64_t each = od_mat_row_bytes(type, t->n_in), row_scales = od_mat_scale_row_bytes(type, t->n_in);
 	const uint64_t divisor = od_mat_divisor_bytes(type), behind = t->offset + t->n_out * each;
-	int rc = read_rows(p, t, row, n, each, memory, err);
+	int rc = od_dense_read(p, t, row, n, memory, err);
 
 	if (rc != OD_OK || type->scale == 0)
 		return rc;
@@ -188,7 +173,7 @@ static int check_sum(const struct od_pack *p, const struct od_dense_tensor *t, u
 
 static int read_vector(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)
 {
-	int rc = read_rows(p, t, 0, t->n_out, od_mat_row_bytes(&t->type, 1), dst, err);
+	int rc = od_dense_read(p, t, 0, t->n_out, dst, err);
 
 	return rc == OD_OK ? check_sum(p, t, XXH3_64bits(dst, t->bytes), err) : rc;
 }

@@ -189,7 +189,8 @@ static bool to_buffers(const struct od_expert_mem *mem, struct od_ref staging)
 /* True: the chunk is rows of weights as they are in memory. */
 static bool is_plain(const struct od_expert_entry *e, const struct od_shard *s)
 {
-	return e->as_bytes && s->e.codec == OD_CODEC_RAW && e->type[s->mat].scale == 0;
+	return od_codec_sm_bytes(od_entry_coding(e, s->mat)) == 0 && s->e.codec == OD_CODEC_RAW &&
+	       e->type[s->mat].scale == 0;
 }
 
 /* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows if the host can. */

@@ -80,13 +80,13 @@ static int copy_small(struct pack_writer *w, const struct od_small_file *f, stru
 {
 	char from[PATH_MAX], to[PATH_MAX], *text;
 	size_t len;
-	int rc = od_path(from, sizeof(from), w->job->checkpoint, f->source, err);
+	int rc = od_path(from, sizeof(from), od_checkpoint_folder(w->source), f->source, err);
 
 	if (rc == OD_OK)
 		rc = od_path(to, sizeof(to), w->partial.dir, f->name, err);
 	if (rc != OD_OK)
 		return rc;
-	if (!od_small_file_wanted(f, w->job->checkpoint) || !od_file_there(from)) {
+	if (!od_small_file_wanted(f, od_checkpoint_folder(w->source)) || !od_file_there(from)) {
 		unlink(to);
 		return f->required ? od_fail(err, OD_ERR_MISSING, "%s is missing", from) : OD_OK;
 	}
@@ -104,7 +104,7 @@ static int copy_small_files(struct pack_writer *w, struct od_err *err)
 	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++)
 		if (f->source != NULL)
 			rc = copy_small(w, f, err);
-	if (rc == OD_OK && od_tokenizer_name(w->job->checkpoint) == NULL)
+	if (rc == OD_OK && od_tokenizer_name(od_checkpoint_folder(w->source)) == NULL)
 		note(w,
 		     "warning: no tokenizer.json, tiktoken.model or tokenizer.model in %s: od-main will not be able to read prompts "
 		     "with this pack; only od-bench can use it. Where there are a vocab.json and a merges.txt, transformers makes one: "
@@ -119,11 +119,41 @@ static int copy_small_files(struct pack_writer *w, struct od_err *err)
 struct copying {
 	int fd;
 	const char *path;
-	uint8_t *buf; /* [PIECE_BYTES] */
+	uint8_t *buf; /* [PIECE_BYTES], and a row of the widest matrix */
 	XXH3_state_t *sum;
 };
 
-/* A tensor of the checkpoint to *offset, which moves on. */
+static int copy_piece(struct pack_writer *w, struct copying *c, size_t n, uint64_t *offset,
+		      crypto_hash_sha256_state *sha, struct od_err *err)
+{
+	int rc = od_file_pwrite(c->fd, c->buf, n, *offset, c->path, err);
+
+	crypto_hash_sha256_update(sha, c->buf, n);
+	XXH3_64bits_update(c->sum, c->buf, n);
+	*offset += n;
+	advance(w, n);
+	return rc;
+}
+
+/* The weights of a tensor to *offset, which moves on. */
+static int copy_rows(struct pack_writer *w, struct copying *c, const struct od_dense_tensor *t,
+		     const struct od_source *src, uint64_t *offset, crypto_hash_sha256_state *sha, struct od_err *err)
+{
+	const uint64_t n_in = t->n_in > 0 ? t->n_in : 1, each = od_mat_row_bytes(&t->type, n_in);
+	const uint64_t step = PIECE_BYTES / each > 0 ? PIECE_BYTES / each : 1;
+	int rc = OD_OK;
+
+	for (uint64_t row = 0; rc == OD_OK && row < t->n_out; row += step) {
+		const uint64_t n = step < t->n_out - row ? step : t->n_out - row;
+
+		rc = od_source_read(w->source, src, n_in, row, n, c->buf, err);
+		if (rc == OD_OK)
+			rc = copy_piece(w, c, n * each, offset, sha, err);
+	}
+	return rc;
+}
+
+/* A tensor of scales, as copy_rows; NULL: none. */
 static int copy_tensor(struct pack_writer *w, struct copying *c, const struct od_tensor *src, uint64_t *offset,
 		       crypto_hash_sha256_state *sha, struct od_err *err)
 {
@@ -133,14 +163,10 @@ static int copy_tensor(struct pack_writer *w, struct copying *c, const struct od
 			int rc = od_checkpoint_read(w->source, src, at, c->buf, n, err);
 
 			if (rc == OD_OK)
-				rc = od_file_pwrite(c->fd, c->buf, n, *offset, c->path, err);
+				rc = copy_piece(w, c, n, offset, sha, err);
 			if (rc != OD_OK)
 				return rc;
-			crypto_hash_sha256_update(sha, c->buf, n);
-			XXH3_64bits_update(c->sum, c->buf, n);
 			at += n;
-			*offset += n;
-			advance(w, n);
 		}
 	return OD_OK;
 }
@@ -155,7 +181,7 @@ static int copy_dense(struct pack_writer *w, struct copying *c, struct od_dense_
 
 	od_mat_sums_init(&sums);
 	XXH3_64bits_reset(c->sum);
-	rc = copy_tensor(w, c, src.weights, &offset, &sums.weights, err);
+	rc = copy_rows(w, c, t, &src, &offset, &sums.weights, err);
 	if (rc == OD_OK)
 		rc = copy_tensor(w, c, src.divisor, &offset, &sums.divisor, err);
 	if (rc == OD_OK)
@@ -171,7 +197,10 @@ static int copy_dense(struct pack_writer *w, struct copying *c, struct od_dense_
 static int write_dense(struct pack_writer *w, struct od_err *err)
 {
 	char path[PATH_MAX];
-	struct copying c = { .fd = -1, .path = path, .buf = malloc(PIECE_BYTES), .sum = XXH3_createState() };
+	struct copying c = { .fd = -1,
+			     .path = path,
+			     .buf = malloc(PIECE_BYTES + od_manifest_row_bytes(&w->manifest)),
+			     .sum = XXH3_createState() };
 	int rc = OD_OK;
 
 	if (c.buf == NULL || c.sum == NULL)
@@ -341,8 +370,13 @@ static int plan(struct pack_writer *w, struct od_err *err)
 	for (size_t i = 0; i < w->manifest.n_dense; i++) {
 		struct od_dense_tensor *t = &w->manifest.dense[i];
 
-		t->type = od_source_dense(w->source, &w->config, t->role, t->layer).type;
+		const struct od_source src = od_source_dense(w->source, &w->config, t->role, t->layer);
+
+		t->type = src.type;
+		if (src.run == 0) /* else rows change places, and are in their order then */
+			t->form = src.form;
 	}
+	w->manifest.schema = od_checkpoint_gguf(w->source) != NULL ? OD_PACK_SCHEMA_GGUF : OD_PACK_SCHEMA;
 	w->manifest.codec = w->job->codec;
 	od_manifest_lay_out_dense(&w->manifest);
 	for (size_t i = 0; i < w->manifest.n_dense; i++)
@@ -373,8 +407,25 @@ static void note_beginning(const struct pack_writer *w, const char *const *begin
 	}
 }
 
+/* Layers behind the model's last one predict further tokens (MTP). */
+static void note_gguf_layers(const struct pack_writer *w)
+{
+	size_t n = 0;
+	unsigned layer;
+
+	for (size_t i = 0; i < od_checkpoint_n_tensors(w->source); i++)
+		n += sscanf(od_checkpoint_tensor(w->source, i)->name, "blk.%u.", &layer) == 1 &&
+		     layer >= w->config.n_layers;
+	if (n > 0)
+		note(w, "left out: %zu tensors of layers behind the last one, which predict further tokens", n);
+}
+
 static void note_left_out(const struct pack_writer *w)
 {
+	if (od_checkpoint_gguf(w->source) != NULL) {
+		note_gguf_layers(w);
+		return;
+	}
 	note_beginning(w, w->config.family->left_out);
 	note_beginning(w, w->config.multimodal ? w->config.family->other_modalities : NULL);
 }
@@ -385,11 +436,11 @@ static int open_source(struct pack_writer *w, struct od_err *err)
 	int rc = od_given_checkpoint(w->job->checkpoint, w->job->pack, err);
 
 	if (rc == OD_OK)
-		rc = od_path(path, sizeof(path), w->job->checkpoint, "config.json", err);
+		rc = od_checkpoint_open(&w->source, w->job->checkpoint, err);
+	if (rc == OD_OK)
+		rc = od_path(path, sizeof(path), od_checkpoint_folder(w->source), "config.json", err);
 	if (rc == OD_OK)
 		rc = od_config_load(&w->config, path, err);
-	if (rc == OD_OK)
-		rc = od_checkpoint_open(&w->source, w->job->checkpoint, err);
 	if (rc == OD_OK)
 		rc = od_source_check(w->source, &w->config, err);
 	if (rc == OD_OK)

@@ -11,7 +11,7 @@
 #include "common/pack/load/expert_load.h"
 
 struct od_pack_job {
-	const char *checkpoint, *pack;
+	const char *checkpoint, *pack; /* checkpoint: a folder, or a GGUF file */
 	enum od_codec codec;
 	unsigned shadows; /* OD_SHADOW_BITs: shadows to make with it */
 	bool by_default; /* the shadows are the default, not requested (shadow_add.h) */

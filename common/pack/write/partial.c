@@ -100,7 +100,7 @@ static int describe_source(const struct od_checkpoint *c, enum od_codec codec, c
 	char path[PATH_MAX], hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1];
 	uint8_t sum[OD_SHA256_BYTES];
 	FILE *f;
-	int rc = od_path(path, sizeof(path), od_checkpoint_dir(c), "config.json", err);
+	int rc = od_path(path, sizeof(path), od_checkpoint_folder(c), "config.json", err);
 
 	*out = NULL;
 	*len = 0;
