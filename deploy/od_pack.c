@@ -5,7 +5,6 @@
 #include "common/base/log.h"
 #include "common/base/pool.h"
 #include "common/base/version.h"
-#include "common/pack/gguf/gguf.h"
 #include "common/pack/given.h"
 #include "common/pack/pack_info.h"
 #include "common/pack/pack_verify.h"
@@ -229,13 +228,6 @@ static int cmd_share(const struct pack_options *o)
 	uint32_t n;
 	int rc;
 
-	if (od_gguf_is(o->word[0])) {
-		fprintf(stderr,
-			"od-pack: error: %s is a GGUF file, and shares are written of packs: make one (od-pack FILE PACK), or let "
-			"workers pull their shares (od-main --serve-store)\n",
-			o->word[0]);
-		return EXIT_FAILED;
-	}
 	bar_init(&bar, "copying");
 	rc = od_share_write(&job, &n, &err);
 	bar_end(&bar);
@@ -325,8 +317,8 @@ static void print_help(const struct od_arg *table, size_t n)
 	       "\n"
 	       "Until it is complete, PACK is named PACK.partial. After an interruption run the same command again:\n"
 	       "it continues. A shadow is one file, PACK/shadow-PRECISION.bin; delete it if it is not needed.\n"
-	       "shadow, verify and info take a GGUF file as PACK, too; it needs no pack to be used (--pack FILE.gguf), and\n"
-	       "its shadows are in a cache.\n"
+	       "shadow, --share, verify and info take a GGUF file as PACK, too; it needs no pack to be used (--pack\n"
+	       "FILE.gguf), and its shadows are in a cache.\n"
 	       "LIST is a comma-separated list of precisions, here with bits per weight (experts, attention, dense\n"
 	       "and shared networks; routers, embeddings, norms, biases and head stay as published):\n"
 	       "  fp16       16     half precision\n"

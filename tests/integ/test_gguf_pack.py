@@ -340,8 +340,6 @@ def info_shows_what_is_in_a_file():
 @test
 def other_commands_say_what_to_do():
     path = path_of(("qwen3_moe_plain", False))
-    p = tool("od-pack", "--share", "1/2", path, os.path.join(TMP, "share"), ok=False)
-    assert "is a GGUF file" in p.stderr and "od-pack FILE PACK" in p.stderr and "--serve-store" in p.stderr, p.stderr
     p = tool("od-pack", "verify", path, "--against", os.path.join(FAMILIES, "qwen3_moe_plain"), ok=False)
     assert "only packs are compared" in p.stderr, p.stderr
 
