@@ -68,14 +68,19 @@ emulated() { # script, program, processor
 
 make_scripts() {
 	rm -rf "$out/qemu"
-	mkdir -p "$out/qemu/bin" "$out/qemu/tests"
+	mkdir -p "$out/qemu/bin" "$out/qemu/tests" "$out/qemu/started"
 	ln -s "$out/lib" "$out/qemu/lib" # plugins
 	for p in "$out"/bin/*; do
 		ln "$p" "$out/qemu/bin/${p##*/}.arm64"
 		emulated "$out/qemu/bin/${p##*/}" "$out/qemu/bin/${p##*/}.arm64" max
 	done
+	for p in "$out"/tests/od-*; do
+		ln "$p" "$out/qemu/started/${p##*/}.arm64"
+		emulated "$out/qemu/started/${p##*/}" "$out/qemu/started/${p##*/}.arm64" max
+	done
 	for t in "$out"/tests/test_*; do
-		emulated "$out/qemu/tests/${t##*/}" "$t" max
+		ln "$t" "$out/qemu/started/${t##*/}"
+		emulated "$out/qemu/tests/${t##*/}" "$out/qemu/started/${t##*/}" max
 	done
 	# What has another path on processors of the first version of the architecture, like those of a Raspberry Pi 4.
 	emulated "$out/qemu/tests/test_compute_quant-armv8.0" "$out/tests/test_compute_quant" cortex-a72

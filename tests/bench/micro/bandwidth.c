@@ -101,6 +101,9 @@ static const struct kernel {
 #if defined(__x86_64__)
 	{ "avx512", read_avx512 },
 	{ "avx2", read_avx2 },
+#else
+	{ "avx512", NULL },
+	{ "avx2", NULL },
 #endif
 	{ "scalar", read_scalar },
 };
