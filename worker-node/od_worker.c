@@ -476,7 +476,7 @@ static uint64_t load_time_ns(const struct worker_daemon *w)
 
 static const char *why_not_direct(const struct worker_daemon *w)
 {
-	if (w->form == OD_FORM_PLAIN && w->opt.cache_mib == 0)
+	if (w->form == OD_FORM_PLAIN && w->opt.cache_mib == 0 && !od_pack_as_bytes(w->pack))
 		return "direct reads need --resident-form planes or --cache-mib";
 	if (w->form == OD_FORM_PLANES && !od_device_shares(w->device))
 		return "the device has memory of its own, and experts as planes go there by way of a stage";

@@ -389,6 +389,11 @@ bool od_pack_is_gguf(const struct od_pack *p)
 	return p->sums != NULL;
 }
 
+bool od_pack_as_bytes(const struct od_pack *p)
+{
+	return p->shard_sm == 0;
+}
+
 enum od_codec od_pack_codec(const struct od_pack *p)
 {
 	return p->manifest.codec;

@@ -30,6 +30,7 @@ const char *od_pack_dir(const struct od_pack *p); /* as it was named: a pack's f
 /* The folder of its small files and shadows: the pack's own, or of a GGUF file one in a cache (gguf_folder.h). */
 const char *od_pack_folder(const struct od_pack *p);
 bool od_pack_is_gguf(const struct od_pack *p); /* a GGUF file that is used where it lies */
+bool od_pack_as_bytes(const struct od_pack *p); /* no expert has SM-chunks: GGUF files, MXFP4, INT8 and the like */
 enum od_codec od_pack_codec(const struct od_pack *p); /* the codec chosen for its E-chunks; some may be raw */
 const struct od_config *od_pack_config(const struct od_pack *p);
 /* Limits all that is loaded from now on to layers [begin, end) (od_config_take_layers). */

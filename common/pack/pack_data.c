@@ -65,6 +65,11 @@ int od_data_read(const struct od_pack_data *d, bool direct, void *buf, size_t le
 	return od_file_pread(f->fd, buf, len, offset - f->begin, f->path, err);
 }
 
+bool od_data_is_direct(const struct od_pack_data *d, uint64_t offset)
+{
+	return od_data_file(d, offset)->direct_fd >= 0;
+}
+
 bool od_data_direct(struct od_pack_data *d, bool direct)
 {
 	bool all = d->n > 0;

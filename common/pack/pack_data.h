@@ -38,6 +38,7 @@ uint64_t od_data_bytes(const struct od_pack_data *d);
 /* len bytes, which are in one file. direct: past the page cache, if the data is open that way (od_data_direct). */
 OD_MUST_CHECK int od_data_read(const struct od_pack_data *d, bool direct, void *buf, size_t len, uint64_t offset,
 			       struct od_err *err);
+bool od_data_is_direct(const struct od_pack_data *d, uint64_t offset);
 /* Switches reading past the page cache on or off; returns the resulting mode: not every file system supports it. */
 bool od_data_direct(struct od_pack_data *d, bool direct);
 

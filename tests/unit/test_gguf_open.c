@@ -1,5 +1,6 @@
 /* A GGUF file of 65 GB opens with few reads: the headers, and at most one of 4 KiB for each tensor or expert. The file
  * has the structure of a published model and no data. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,12 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/pack/gguf/gguf_folder.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/pack.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/temp_dir.h"
 
 #define N_LAYERS 48u
@@ -59,6 +63,27 @@ ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t offset)
 		reads.offset[reads.n_data++] = (uint64_t)offset;
 	}
 	return __real_pread(fd, buf, len, offset);
+}
+
+/* Reads past the page cache. */
+static struct {
+	size_t n;
+	uint64_t bytes;
+} direct;
+
+ssize_t __real_preadv(int fd, const struct iovec *io, int n, off_t offset);
+ssize_t __wrap_preadv(int fd, const struct iovec *io, int n, off_t offset);
+
+ssize_t __wrap_preadv(int fd, const struct iovec *io, int n, off_t offset)
+{
+	assert_int_equal(offset % 4096, 0);
+	for (int i = 0; i < n; i++) {
+		assert_int_equal((uintptr_t)io[i].iov_base % 4096, 0);
+		assert_int_equal(io[i].iov_len % 4096, 0);
+		direct.bytes += io[i].iov_len;
+	}
+	direct.n++;
+	return __real_preadv(fd, io, n, offset);
 }
 
 static int by_number(const void *a, const void *b)
@@ -236,9 +261,69 @@ static void few_reads(void **state)
 	free(folder);
 }
 
+/* Bytes that are not constant, to where the first matrix of expert 5 lies. */
+static uint8_t *write_expert(const struct big_file *b, const struct od_pack *p, uint64_t bytes)
+{
+	uint8_t *expert = malloc(bytes);
+	const int fd = open(b->path, O_WRONLY);
+	uint32_t x = 1;
+
+	assert_true(expert != NULL && fd >= 0);
+	for (uint64_t i = 0; i < bytes; i++) {
+		x = x * 1664525 + 1013904223;
+		expert[i] = (uint8_t)(x >> 24);
+	}
+	assert_int_equal(pwrite(fd, expert, bytes, (off_t)od_pack_expert(p, 0, 5)->shard[0].e.offset), bytes);
+	assert_int_equal(fsync(fd), 0);
+	close(fd);
+	return expert;
+}
+
+/* Chunks begin anywhere in a page: whole pages are read to staging, and the chunk goes to its place. */
+static void past_the_page_cache(void **state)
+{
+	const uint64_t bytes = (uint64_t)WIDTH * HIDDEN / 256 * 144;
+	struct od_device *device = device_new(OD_CPU_SCALAR, 1);
+	const struct od_pack_expert *x;
+	struct od_expert_mem mem;
+	struct od_inflater *inf;
+	struct od_err err = { 0 };
+	struct od_buf *slot;
+	struct od_pack *p;
+	struct big_file b;
+	uint8_t *expert, *found = malloc(bytes);
+	uint32_t n = 0;
+
+	(void)state;
+	make_file(&b);
+	assert_int_equal(od_pack_open(&p, b.path, &err), OD_OK);
+	expert = write_expert(&b, p, bytes);
+	x = od_pack_expert(p, 0, 5);
+	assert_int_not_equal(x->shard[0].e.offset % 4096, 0);
+	slot = shared_buf_new(device, od_pack_slot_bytes(p, OD_FORM_PLAIN));
+	mem = od_pack_slot_mem(p, OD_FORM_PLAIN, od_buf_ref(slot, 0));
+	must(od_inflater_new(&inf, p, device, OD_FORM_PLAIN, &err), &err);
+	if (!od_pack_read_direct(p, true)) {
+		print_message("# this file system is only read through the page cache\n");
+	} else {
+		for (; x->shard[n].mat == 0; n++)
+			must(od_inflater_load(inf, 0, 5, n, &mem, NULL, &err), &err);
+		get_at(device, found, mem.at[OD_BUF_PLAIN], bytes);
+		assert_memory_equal(found, expert, bytes);
+		assert_int_equal(direct.n, n);
+		assert_in_range(direct.bytes, bytes, bytes + n * 2 * 4096);
+	}
+	od_inflater_free(inf);
+	od_buf_free(slot);
+	od_pack_close(p);
+	free(expert);
+	free(found);
+	od_device_free(device);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(few_reads) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(few_reads), cmocka_unit_test(past_the_page_cache) };
 
 	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

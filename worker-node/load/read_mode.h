@@ -29,7 +29,7 @@ struct odw_read_mode_opts {
 /* Sets the pack's read mode: as asked, if the file system supports it. ODW_READ_AUTO: if not all experts fit into the
  * page cache, the mode with the lower mean read time; the read threads then time a few slices of some experts, which
  * takes a fraction of a second. Parts that cannot be read are left out: the load that needs them will report it. Only
- * SM bytes and coded exponents with buffers of their own are read past the page cache. */
+ * SM bytes and coded exponents with buffers of their own, and experts that are stored as bytes, are read past it. */
 OD_MUST_CHECK int odw_read_mode_choose(bool *direct, const struct odw_read_mode_opts *o, struct od_err *err);
 
 #endif

@@ -29,18 +29,26 @@ struct od_inflater {
 	uint64_t errors; /* queued work that reads e or rows has not been waited for */
 };
 
+/* Room for the place of a chunk in its page, so that it can be read past the page cache. */
+static uint64_t page_room(const struct od_pack *p)
+{
+	return od_pack_as_bytes(p) ? OD_PAGE_BYTES : 0;
+}
+
 /* Where SM bytes begin in staging, when they have no buffer of their own. Coded exponents are never longer than raw
  * ones. */
 static uint64_t staged_sm_at(const struct od_pack *p)
 {
-	return od_round_up(p->shard_exponents, OD_PAD_BYTES) + OD_PAD_BYTES;
+	return od_round_up(p->shard_exponents + page_room(p), OD_PAD_BYTES) + OD_PAD_BYTES;
 }
 
 uint64_t od_staging_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
 {
 	const uint64_t sm = od_device_shares(d) ? p->shard_apart_sm : p->shard_sm;
 
-	return form == OD_FORM_PLAIN || !od_device_shares(d) ? od_round_up(staged_sm_at(p) + sm, OD_PAD_BYTES) : 0;
+	if (form != OD_FORM_PLAIN && od_device_shares(d))
+		return 0;
+	return od_round_up(staged_sm_at(p) + sm, od_pack_as_bytes(p) ? OD_PAGE_BYTES : OD_PAD_BYTES);
 }
 
 static uint64_t buf_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
@@ -193,6 +201,12 @@ static bool is_plain(const struct od_expert_entry *e, const struct od_shard *s)
 	       e->type[s->mat].scale == 0;
 }
 
+/* True: the chunk is read past the page cache, in whole pages, to staging. */
+static bool in_pages(const struct od_pack *p, const struct od_shard *s)
+{
+	return od_pack_as_bytes(p) && od_data_is_direct(&p->experts, s->e.offset);
+}
+
 /* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows if the host can. */
 static struct od_shard_bytes destination(const struct od_pack *p, const struct od_expert_entry *e,
 					 const struct od_shard *s, const struct expert_target *to,
@@ -209,6 +223,8 @@ static struct od_shard_bytes destination(const struct od_pack *p, const struct o
 		b.sm = od_ref_at(staging, staged_sm_at(p));
 	if (to->e.buf != NULL && !sent)
 		b.e = to->e;
+	else if (in_pages(p, s))
+		b.e = od_ref_at(staging, s->e.offset % OD_PAGE_BYTES);
 	else if (!sent && is_plain(e, s) && od_ref_map(to->memory) != NULL)
 		b.e = weights_at(to, &e->type[s->mat]);
 	return b;
@@ -242,8 +258,8 @@ static int read_chunks(const struct od_pack *p, const struct expert_chunk *where
 		if (host == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "no memory for the stage of a buffer of %" PRIu64 " bytes",
 				       od_buf_bytes(to.buf));
-		/* Past the page cache go whole chunks of regions, to buffers. */
-		rc = od_data_read(&p->experts, buffers, host, bytes, first->offset, err);
+		/* Past the page cache go whole chunks of regions, to buffers, and those that lie as in their pages. */
+		rc = od_data_read(&p->experts, buffers || in_pages(p, &s[i]), host, bytes, first->offset, err);
 		if (rc != OD_OK)
 			rc = bad_chunk(p, &at, first, err);
 	}

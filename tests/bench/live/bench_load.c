@@ -233,7 +233,8 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 
 		if (od_pack_can_form(l.model->pack, l.form, NULL) != OD_OK)
 			continue;
-		if (l.source->kind == LOAD_DIRECT && (l.form != OD_FORM_PLANES || !od_device_shares(b->device)))
+		if (l.source->kind == LOAD_DIRECT && !od_pack_as_bytes(l.model->pack) &&
+		    (l.form != OD_FORM_PLANES || !od_device_shares(b->device)))
 			continue; /* they are read through the page cache all the same */
 		b->line[b->n_lines] = l;
 		rc = alloc_line(b, &b->line[b->n_lines++], err);
@@ -416,7 +417,7 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 		{ "pack", OD_ARG_STRING, &o->packs, "LIST",
 		  "comma-separated packs, e.g. one per codec; default: $OD_PACK", 0, 0, NULL },
 		{ "source", OD_ARG_STRING, &o->sources, "LIST",
-		  "of cache (page cache), disk (not in it), direct (O_DIRECT; planes only, and no GPU with memory of its own), paced; default: cache,disk,paced",
+		  "of cache (page cache), disk (not in it), direct (O_DIRECT; planes, and no GPU with memory of its own, or experts that are stored as bytes), paced; default: cache,disk,paced",
 		  0, 0, NULL },
 		{ "pace", OD_ARG_STRING, &o->paces, "LIST",
 		  "rates of paced sources; default 1GB/s,3.5GB/s,7GB/s,25GB/s", 0, 0, NULL },
