@@ -10,9 +10,11 @@
 #include "common/pack/manifest.h"
 #include "common/pack/pack_data.h"
 
+#define OD_TENSOR_NAME_BYTES 48
+
 /* The names of the tensors in a GGUF file that have the experts of a layer; some may be the same. */
 struct od_pack_tensors {
-	char name[OD_N_EXPERT_TENSORS][48];
+	char name[OD_N_EXPERT_TENSORS][OD_TENSOR_NAME_BYTES];
 };
 
 struct od_pack {

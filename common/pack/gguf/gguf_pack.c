@@ -45,6 +45,15 @@ static int place_expert(struct od_pack *p, const struct od_gguf_place *at, uint3
 	return od_expert_whole(&p->expert[(size_t)m * p->config.n_experts + expert], &p->config, type, begin, err);
 }
 
+/* Where each expert has its own, blk.3.ffn_up.*.weight stands for all. */
+static void name_tensor(char name[OD_TENSOR_NAME_BYTES], const struct od_gguf_place *at)
+{
+	const int n = snprintf(name, OD_TENSOR_NAME_BYTES, "%s", at->tensor->name);
+
+	if (at->apart)
+		name[n - (int)strlen("0.weight")] = '*';
+}
+
 static int place_layer(struct od_pack *p, const struct od_gguf *g, uint32_t m, struct od_err *err)
 {
 	struct od_gguf_place at[OD_N_EXPERT_TENSORS];
@@ -53,7 +62,7 @@ static int place_layer(struct od_pack *p, const struct od_gguf *g, uint32_t m, s
 	for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(&p->config); mat++) {
 		rc = od_gguf_experts(g, &p->config, m, (enum od_expert_mat)mat, &at[mat], err);
 		if (rc == OD_OK)
-			snprintf(p->tensor[m].name[mat], sizeof(p->tensor[m].name[mat]), "%s", at[mat].tensor->name);
+			name_tensor(p->tensor[m].name[mat], &at[mat]);
 	}
 	for (uint32_t e = 0; rc == OD_OK && e < p->config.n_experts; e++) {
 		for (int mat = 0; rc == OD_OK && mat < od_expert_tensors(&p->config); mat++)

@@ -6,6 +6,7 @@
 #include "common/compute/cards.h"
 #include "common/compute/cpu/cpu.h"
 #include "common/pack/checksum.h"
+#include "common/pack/expert_sums.h"
 #include "common/pack/load/device_check.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/team.h"
@@ -141,8 +142,15 @@ struct expert_chunk {
 static int bad_chunk(const struct od_pack *p, const struct expert_chunk *at, const struct od_chunk *c,
 		     struct od_err *err)
 {
-	return od_fail_within(err, "%s: expert (%u, %u) shard %u, %s-chunk at offset %" PRIu64,
-			      od_data_path(&p->experts, c->offset), at->m, at->expert, at->shard, at->chunk, c->offset);
+	const struct od_data_file *f = od_data_file(&p->experts, c->offset);
+	const uint8_t mat = od_pack_expert(p, at->m, at->expert)->shard[at->shard].mat;
+
+	if (od_pack_is_gguf(p))
+		return od_fail_within(err, "%s: tensor %s, expert %u, at offset %" PRIu64, f->path,
+				      od_expert_sums_tensor(p, at->m, (enum od_expert_mat)mat), at->expert,
+				      c->offset - f->begin);
+	return od_fail_within(err, "%s: expert (%u, %u) shard %u, %s-chunk at offset %" PRIu64, f->path, at->m,
+			      at->expert, at->shard, at->chunk, c->offset);
 }
 
 static int check_sum(const struct od_pack *p, const struct expert_chunk *at, const struct od_chunk *c,
