@@ -1,11 +1,12 @@
 #include "common/pack/gguf/gguf_sums.h"
 
-#include "common/base/mem.h"
+#include "common/base/file.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -42,33 +43,79 @@ static void state_of(const struct od_gguf *g, uint8_t out[48])
 	memcpy(out, mix, sizeof(mix));
 }
 
-/* One that is being made has no head yet: then it is not used by this process. */
-static bool map_file(struct od_gguf_sums *s, const struct sums_head *want)
+/* The file of sums that is there, of the same state of the GGUF file; -1: there is none. A symbolic link might lead
+ * anywhere. */
+static int open_file(const struct od_gguf_sums *s, const struct sums_head *want)
 {
-	const int fd = open(s->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+	const int fd = open(s->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	struct sums_head found;
+	struct od_err ignored;
 	struct stat st;
+
+	if (fd < 0)
+		return -1;
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == (off_t)s->map_bytes &&
+	    od_file_pread(fd, &found, sizeof(found), 0, s->path, &ignored) == OD_OK &&
+	    memcmp(&found, want, sizeof(found)) == 0)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+/* Puts the new file at its path, or closes it and opens the one that another process has put there meanwhile. One of
+ * another state is replaced and not changed: processes may have mapped it. -1: it cannot be put there. */
+static int put_file(const struct od_gguf_sums *s, const struct sums_head *head, int fd, const char *path)
+{
+	int other;
+
+	if (link(path, s->path) == 0) {
+		unlink(path);
+		return fd;
+	}
+	other = open_file(s, head);
+	if (other < 0 && rename(path, s->path) == 0)
+		return fd;
+	unlink(path);
+	close(fd);
+	return other;
+}
+
+/* A file of sums of which none is known; -1: there can be none. */
+static int make_file(const struct od_gguf_sums *s, const struct sums_head *head)
+{
+	char path[PATH_MAX];
+	struct od_err ignored;
+	int fd;
+
+	if (snprintf(path, sizeof(path), "%s.XXXXXX", s->path) >= (int)sizeof(path))
+		return -1;
+	fd = mkostemp(path, O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	/* A page without its place on the disk would kill the process when the disk is full. */
+	if (posix_fallocate(fd, 0, (off_t)s->map_bytes) == 0 &&
+	    od_file_pwrite(fd, head, sizeof(*head), 0, path, &ignored) == OD_OK && fchmod(fd, 0644) == 0)
+		return put_file(s, head, fd, path);
+	unlink(path);
+	close(fd);
+	return -1;
+}
+
+static bool map_file(struct od_gguf_sums *s, const struct sums_head *head)
+{
+	int fd = open_file(s, head);
 	void *map;
 
 	if (fd < 0)
+		fd = make_file(s, head);
+	if (fd < 0)
 		return false;
-	/* A page without its place on the disk would kill the process when the disk is full. (posix_fallocate would
-	 * write where the file system cannot do that, while others write sums.) */
-	if (fstat(fd, &st) != 0 || (st.st_size != (off_t)s->map_bytes && ftruncate(fd, (off_t)s->map_bytes) != 0) ||
-	    (fallocate(fd, 0, 0, (off_t)s->map_bytes) != 0 && errno != EOPNOTSUPP)) {
-		close(fd);
-		return false;
-	}
 	map = mmap(NULL, s->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
 	if (map == MAP_FAILED)
 		return false;
 	s->head = map;
 	s->sum = (_Atomic uint64_t *)(void *)(s->head + 1);
-	if (memcmp(s->head, want, sizeof(*want)) != 0) {
-		for (size_t i = 0; i < s->n; i++)
-			atomic_store(&s->sum[i], 0);
-		*s->head = *want;
-	}
 	return true;
 }
 

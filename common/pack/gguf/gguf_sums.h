@@ -3,7 +3,8 @@
  * found out from then on.
  *
  * The file of sums is mapped and shared by all processes of the machine that use the model. It belongs to the GGUF
- * file's sizes and times of change; of another state of the file it is begun anew.
+ * file's sizes and times of change. For another state of the file a new one replaces it; processes that use the model
+ * meanwhile keep theirs.
  * Thread: any. Owner: the caller of open. */
 #ifndef OD_PACK_GGUF_SUMS_H
 #define OD_PACK_GGUF_SUMS_H
