@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """What is said of a GGUF file that is damaged, incomplete, of another kind or not supported: what happened, where (file, and key or
 tensor), what was expected and found, what to do. Each file is made here from a golden, with one thing wrong. Standard library only."""
+import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 
 import gguf_checkpoint as gg
-from tap_tests import run
+from tap_tests import Skip, run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FAMILIES = os.path.join(HERE, "..", "golden", "families")
 OD_MAIN = os.path.join(HERE, "..", "..", os.environ.get("B", "build"), "bin", "od-main")
+OD_PACK = os.path.join(os.path.dirname(OD_MAIN), "od-pack")
 HANG_S = 60
 TMP = tempfile.TemporaryDirectory(prefix="od-gguf-damaged-")
 GOOD = {}  # name of a golden -> (keys, tensors)
@@ -355,6 +358,71 @@ def test_parts():
     refused_parts(renamed, 0, "is file 2 of 3 of a split model: expected its name to end with -00002-of-00003.gguf")
     refused_parts(lambda paths: os.truncate(paths[2], os.path.getsize(paths[2]) - 64), 0, "part-00003-of-00003.gguf: cut short: 64 of",
                   "bytes are missing")
+
+
+def test_a_damaged_cache():
+    """Its files are made again; what else is there stays. A file that is refused leaves none."""
+    cache = os.path.join(TMP.name, "cache", "gguf")
+    shutil.rmtree(cache, ignore_errors=True)
+    bad("more", lambda kv, t: (kv, t + [("blk.0.attn_q.lora_a", "F32", [8, 4], b"\0" * 128)]), "tensor blk.0.attn_q.lora_a is not one of a")
+    assert os.listdir(cache) == []
+    path = write("good.gguf", whole(*good()))
+    assert said(path)[0] == 0
+    folder = os.path.join(cache, *os.listdir(cache))
+
+    def files():
+        return {name: open(os.path.join(folder, name), "rb").read() for name in os.listdir(folder)}
+
+    before = files()
+    def change(name, content):
+        with open(os.path.join(folder, name), "wb") as f:
+            f.write(content)
+    for damage in (lambda: os.remove(os.path.join(folder, "tokenizer.json")),
+                   lambda: os.remove(os.path.join(folder, "SHA256SUMS")),
+                   lambda: change("tokenizer.json", before["tokenizer.json"][:-9]),
+                   lambda: change("generation_config.json", before["generation_config.json"].replace(b"1", b"2")),
+                   lambda: change("chat_template.jinja", b"of another model")):
+        damage()
+        change("shadow-int8.bin", b"kept")
+        status, _, err = said(path)
+        assert status == 0 and files() == dict(before, **{"shadow-int8.bin": b"kept"}), (err, sorted(files()))
+        assert os.listdir(cache) == [os.path.basename(folder)]
+
+
+def cache_told(path, env):
+    """The folder that od-pack info names, of a user who owns none of them."""
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+    try:
+        p = subprocess.run([OD_PACK, "info", "--json", path], capture_output=True, timeout=HANG_S, stdin=subprocess.DEVNULL, env=env, **nobody)
+    except PermissionError as e:
+        raise Skip("another user cannot run the programs here") from e
+    assert p.returncode == 0, p.stderr
+    return json.loads(p.stdout)["gguf"]["folder"]
+
+
+def test_a_cache_of_another_user():
+    """It is read where none can be written; without one the folder is temporary, and nothing stays."""
+    place = os.path.join(TMP.name, "theirs")
+    cache, tmp = os.path.join(place, "gguf"), os.path.join(TMP.name, "tmp")
+    for folder, mode in (TMP.name, 0o755), (place, 0o755), (cache, 0o555), (tmp, 0o777):
+        os.makedirs(folder, exist_ok=True)
+        os.chmod(folder, mode)
+    path = write("good.gguf", whole(*good()))
+    env = dict(os.environ, CACHE_DIRECTORY=place, XDG_CACHE_HOME="/proc/none", HOME="/proc/none", TMPDIR=tmp)
+    assert cache_told(path, env).startswith(tmp + "/")
+    assert os.listdir(cache) == [] and os.listdir(tmp) == []
+    os.chmod(cache, 0o755)
+    assert subprocess.run([OD_PACK, "info", path], stdout=subprocess.DEVNULL, timeout=HANG_S, env=env).returncode == 0
+    os.chmod(cache, 0o555)
+    made = os.path.join(cache, *os.listdir(cache))
+    assert cache_told(path, env) == made
+    os.chmod(made, 0o755)
+    os.remove(os.path.join(made, "tokenizer.json"))
+    os.chmod(made, 0o555)
+    assert cache_told(path, env).startswith(tmp + "/")  # it cannot be made good
+    assert "tokenizer.json" not in os.listdir(made) and os.listdir(tmp) == []
+    os.chmod(made, 0o755)
+    os.chmod(cache, 0o755)
 
 
 def test_a_template_that_does_not_parse():

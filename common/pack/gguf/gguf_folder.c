@@ -18,23 +18,44 @@
 #define LAYOUT "2" /* version of the folder's contents: raise it when they change */
 #define NAME_DIGITS 32 /* digits of the fingerprint in a folder's name */
 
-/* A folder for caches that can be written. False: there is none. */
-static bool cache_root(char out[PATH_MAX])
+#define N_ROOTS 4
+
+/* The folders for caches, the first one to be tried first. False: number i does not apply here. */
+static bool root_of(int i, char out[PATH_MAX])
 {
-	static const char *const variables[] = { "CACHE_DIRECTORY", NULL, "XDG_CACHE_HOME", "HOME" };
-	static const char *const below[] = { "", "/var/cache/od-moe", "/od-moe", "/.cache/od-moe" };
+	static const char *const variables[N_ROOTS] = { "CACHE_DIRECTORY", NULL, "XDG_CACHE_HOME", "HOME" };
+	static const char *const below[N_ROOTS] = { "", "/var/cache/od-moe", "/od-moe", "/.cache/od-moe" };
+	const char *base = variables[i] != NULL ? getenv(variables[i]) : "";
+
+	if (base == NULL || (variables[i] != NULL && base[0] != '/'))
+		return false;
+	/* systemd separates several by colons. */
+	return snprintf(out, PATH_MAX, "%.*s%s/gguf", (int)strcspn(base, ":"), base, below[i]) < PATH_MAX;
+}
+
+static bool can_write(const char *root)
+{
 	struct od_err ignored;
 
-	for (size_t i = 0; i < sizeof(below) / sizeof(below[0]); i++) {
-		const char *base = variables[i] != NULL ? getenv(variables[i]) : "";
+	return od_mkdir_p(root, &ignored) == OD_OK && access(root, W_OK | X_OK) == 0;
+}
 
-		if (base == NULL || (variables[i] != NULL && base[0] != '/'))
-			continue;
-		/* systemd separates several by colons. */
-		if (snprintf(out, PATH_MAX, "%.*s%s/gguf", (int)strcspn(base, ":"), base, below[i]) < PATH_MAX &&
-		    od_mkdir_p(out, &ignored) == OD_OK && access(out, W_OK | X_OK) == 0)
-			return true;
-	}
+/* The path of the file's folder, in the first root that can be written. Where none can, another user may have made it:
+ * then it is read. False: it is nowhere. */
+static bool find_place(const char *fingerprint, char out[PATH_MAX], bool *good)
+{
+	char root[PATH_MAX];
+	struct od_err ignored;
+
+	for (int read_only = 0; read_only < 2; read_only++)
+		for (int i = 0; i < N_ROOTS; i++) {
+			if (!root_of(i, root) || (read_only == 0 && !can_write(root)) ||
+			    snprintf(out, PATH_MAX, "%s/%.*s-" LAYOUT, root, NAME_DIGITS, fingerprint) >= PATH_MAX)
+				continue;
+			*good = od_sums_check(out, &ignored) == OD_OK;
+			if (read_only == 0 || *good)
+				return true;
+		}
 	return false;
 }
 
@@ -88,6 +109,8 @@ static int write_model(const struct od_gguf *g, const json_t *config, const char
 	char path[PATH_MAX];
 	int rc = od_config_parse(&cfg, config, od_gguf_path(g), err);
 
+	if (rc == OD_OK)
+		rc = od_gguf_check(g, &cfg, err); /* a file that is refused leaves no folder */
 	if (rc == OD_OK)
 		rc = od_path(path, sizeof(path), dir, OD_MODEL_NAME, err);
 	if (rc == OD_OK)
@@ -144,38 +167,64 @@ static int make_new(char out[PATH_MAX], const char *final, struct od_err *err)
 	return OD_OK;
 }
 
-int od_gguf_folder_make(const struct od_gguf *g, const char *fingerprint, const json_t *config, char **folder,
-			bool *temporary, struct od_err *err)
+/* Moves a file from the new folder to the final one, or removes it there. */
+static int replace(const char *final, const char *made, const char *name, struct od_err *err)
 {
-	char root[PATH_MAX], final[PATH_MAX], made[PATH_MAX];
-	int rc;
+	char from[PATH_MAX], to[PATH_MAX];
+	int rc = od_path(from, sizeof(from), made, name, err);
 
-	*folder = NULL;
-	*temporary = !cache_root(root);
-	if (!*temporary) {
-		if (snprintf(final, sizeof(final), "%s/%.*s-" LAYOUT, root, NAME_DIGITS, fingerprint) >=
-		    (int)sizeof(final))
-			return od_fail(err, OD_ERR_RANGE, "%s: the path is too long", root);
-		if (od_is_dir(final)) {
-			*folder = strdup(final);
-			return *folder != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%s: no memory", final);
-		}
-	}
-	rc = make_new(made, *temporary ? NULL : final, err);
+	if (rc == OD_OK)
+		rc = od_path(to, sizeof(to), final, name, err);
+	if (rc != OD_OK)
+		return rc;
+	if (od_file_there(from) ? rename(from, to) != 0 : unlink(to) != 0 && errno != ENOENT)
+		return od_fail_errno(err, OD_ERR_IO, "cannot replace %s, which is damaged: remove the folder", to);
+	return OD_OK;
+}
+
+/* The final folder is there: another process was faster, or its files are damaged. Shadows and checksums stay. */
+static int mend(const char *final, const char *made, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++)
+		rc = replace(final, made, f->name, err);
+	return rc == OD_OK ? replace(final, made, OD_SUMS_NAME, err) : rc;
+}
+
+static int make(const struct od_gguf *g, const char *fingerprint, const json_t *config, const char *final,
+		char made[PATH_MAX], struct od_err *err)
+{
+	int rc = make_new(made, final, err);
+
 	if (rc != OD_OK)
 		return rc;
 	rc = fill(g, config, fingerprint, made, err);
-	if (rc == OD_OK && !*temporary && chmod(made, 0755) != 0) /* others of this machine use it, too */
+	if (rc == OD_OK && final != NULL && chmod(made, 0755) != 0) /* others of this machine use it, too */
 		rc = od_fail_errno(err, OD_ERR_IO, "cannot change the mode of %s", made);
-	/* Whole or not at all; another process may have been faster. */
-	if (rc == OD_OK && !*temporary && rename(made, final) != 0 && !od_is_dir(final))
-		rc = od_fail_errno(err, OD_ERR_IO, "cannot rename %s to %s", made, final);
-	if (rc != OD_OK || (!*temporary && od_is_dir(made)))
+	if (rc == OD_OK && final != NULL && rename(made, final) != 0)
+		rc = od_is_dir(final) ? mend(final, made, err) :
+					od_fail_errno(err, OD_ERR_IO, "cannot rename %s to %s", made, final);
+	if (rc != OD_OK || (final != NULL && od_is_dir(made)))
 		od_gguf_folder_remove(made);
+	return rc;
+}
+
+int od_gguf_folder_make(const struct od_gguf *g, const char *fingerprint, const json_t *config, char **folder,
+			bool *temporary, struct od_err *err)
+{
+	char final[PATH_MAX], made[PATH_MAX];
+	bool good = false;
+	int rc = OD_OK;
+
+	*folder = NULL;
+	*temporary = !find_place(fingerprint, final, &good);
+	if (!good)
+		rc = make(g, fingerprint, config, *temporary ? NULL : final, made, err);
 	if (rc == OD_OK) {
 		*folder = strdup(*temporary ? made : final);
 		if (*folder == NULL)
-			rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", made);
+			rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", od_gguf_path(g));
 	}
 	return rc;
 }
