@@ -406,6 +406,26 @@ static void unusual_files_are_taken(void **state)
 	od_gguf_texts_fini(&made);
 }
 
+/* So the converter calls it if a checkpoint has no tokenizer.model. In published tokenisers it is an added token. */
+static void an_unknown_token_may_be_called_normal(void **state)
+{
+	struct od_gguf_texts made;
+	struct od_tokenizer *t;
+	json_t *text = json_string("<unk>"), *ids = json_pack("[i, i]", 1, 0);
+
+	(void)state;
+	must_make(&made, with_item("llama", "tokenizer.ggml.token_type", 0, json_integer(1)));
+	assert_int_equal(
+		od_tokenizer_parse(&t, OD_TOKENIZER_JSON, made.tokenizer.text, made.tokenizer.len, NULL, "made", &err),
+		OD_OK);
+	assert_true(od_tokenizer_is_special(t, 0));
+	expect_ids(t, "llama", 0, text, ids);
+	json_decref(text);
+	json_decref(ids);
+	od_tokenizer_free(t);
+	od_gguf_texts_fini(&made);
+}
+
 static int set_up(void **state)
 {
 	if (od_json_load(CASES, 1u << 20, &all, &err) != OD_OK) {
@@ -429,6 +449,7 @@ int main(void)
 		cmocka_unit_test(wrong_metadata_is_refused),
 		cmocka_unit_test(bytes_that_are_no_text_are_refused),
 		cmocka_unit_test(unusual_files_are_taken),
+		cmocka_unit_test(an_unknown_token_may_be_called_normal),
 		cmocka_unit_test(a_model_may_have_none),
 		cmocka_unit_test(some_follows_from_names_and_sizes),
 		cmocka_unit_test(generation_settings_come_along),

@@ -401,11 +401,13 @@ static bool looks_special(const struct gguf_token *t)
 	return t->len > 2 && (memcmp(t->text, "<|", 2) == 0 || memcmp(t->text + t->len - 2, "|>", 2) == 0);
 }
 
-static bool ends_texts(const struct gguf_vocab *v, uint32_t id)
+/* Tokens that have a part to play are added ones, although some files call them normal: without a tokenizer.model the
+ * converter does so with the unknown one. */
+static bool has_part(const struct gguf_vocab *v, uint32_t id)
 {
 	const int32_t i = (int32_t)id;
 
-	return i == v->bos || i == v->eos || i == v->eot || i == v->eom;
+	return i == v->bos || i == v->eos || i == v->eot || i == v->eom || i == v->unk;
 }
 
 /* A token that no merge makes would never be found unless it is an added one. */
@@ -419,7 +421,7 @@ static void sort_out(const struct gguf_vocab *v, uint32_t id)
 		return;
 	t->in_model = true;
 	t->added = t->type == GGUF_TOKEN_CONTROL || t->type == GGUF_TOKEN_USER || t->type == GGUF_TOKEN_UNKNOWN ||
-		   (out_of_reach && (v->model == GGUF_VOCAB_PIECES || ends_texts(v, id)));
+		   (out_of_reach && (v->model == GGUF_VOCAB_PIECES || has_part(v, id)));
 	t->special = t->added && (v->model == GGUF_VOCAB_PIECES ? t->type == GGUF_TOKEN_CONTROL || looks_special(t) :
 								  t->type != GGUF_TOKEN_USER);
 }
