@@ -164,7 +164,7 @@ def test_the_beginning():
     bad_bytes("tensors", content[:8] + struct.pack("<Q", 1 << 63) + content[16:], "9223372036854775808 tensors: expected at most", "get it again")
     bad_bytes("keys", content[:16] + struct.pack("<Q", 1 << 40) + content[24:], "1099511627776 keys: expected at most", "get it again")
     bad_bytes("more-keys", content[:16] + struct.pack("<Q", len(good()[0]) + 1) + content[24:], "offset")
-    bad_bytes("no-tensors", whole(good()[0], []), "expected tensors, found none")
+    bad_bytes("no-tensors", whole(good()[0], []), "expected tensors, found none", "a vocabulary alone", "name the file of the model")
 
 
 def test_cut_short():

@@ -734,7 +734,11 @@ static int by_name(const void *a, const void *b)
 static int sort_tensors(struct od_gguf *g, struct od_err *err)
 {
 	if (g->n_tensors == 0)
-		return od_fail(err, OD_ERR_FORMAT, "%s: expected tensors, found none" DAMAGED, g->path);
+		return od_fail(
+			err, OD_ERR_FORMAT,
+			"%s: expected tensors, found none: this is a file with a vocabulary alone, or one that is "
+			"damaged; name the file of the model",
+			g->path);
 	qsort(g->tensor, g->n_tensors, sizeof(*g->tensor), by_name);
 	for (size_t i = 1; i < g->n_tensors; i++)
 		if (strcmp(g->tensor[i].name, g->tensor[i - 1].name) == 0)
