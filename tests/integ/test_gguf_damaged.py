@@ -360,6 +360,21 @@ def test_parts():
                   "bytes are missing")
 
 
+def test_bytes_that_change():
+    """Behind those that the fingerprint covers, in the last file of a split model."""
+    paths = parts()
+    assert said(paths[0])[0] == 0
+    raw = next(raw for name, _, _, raw in good()[1] if name == "token_embd.weight")
+    with open(paths[2], "rb") as f:
+        content = bytearray(f.read())
+    at, st = content.index(raw), os.stat(paths[2])
+    content[at + len(raw) - 100] ^= 1
+    with open(paths[2], "r+b") as f:
+        f.write(content)
+    os.utime(paths[2], ns=(st.st_atime_ns, st.st_mtime_ns))
+    refused(paths[2], "part-00003-of-00003.gguf: tensor embed of layer 0 at offset %d: checksum" % at, "when it was read first", "to begin anew, remove ")
+
+
 def test_a_damaged_cache():
     """Its files are made again; what else is there stays. A file that is refused leaves none."""
     cache = os.path.join(TMP.name, "cache", "gguf")

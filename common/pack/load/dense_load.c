@@ -163,12 +163,13 @@ uint64_t od_dense_token_bytes(const struct od_pack *p)
 
 static int check_sum(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
 {
+	const struct od_data_file *f = od_data_file(&p->dense, t->offset);
 	int rc = od_pack_check_dense(p, t, found, err);
 
 	if (rc == OD_OK)
 		return OD_OK;
-	return od_fail_within(err, "%s: tensor %s of layer %u at offset %" PRIu64, od_data_path(&p->dense, t->offset),
-			      od_role_name(t->role), t->layer, t->offset);
+	return od_fail_within(err, "%s: tensor %s of layer %u at offset %" PRIu64, f->path, od_role_name(t->role),
+			      t->layer, t->offset - f->begin);
 }
 
 static int read_vector(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)
