@@ -171,7 +171,6 @@ static json_t *shadows_json(const struct shadow *shadow, size_t n)
 	return list;
 }
 
-/* type [n tensors]: the types in the file, those with most bytes first. Returns their number. */
 static int by_bytes(const void *a, const void *b)
 {
 	const struct gguf_type *x = a, *y = b;
@@ -179,6 +178,7 @@ static int by_bytes(const void *a, const void *b)
 	return x->bytes > y->bytes ? -1 : x->bytes < y->bytes;
 }
 
+/* type [n tensors]: the types in the file, those with most bytes first. Returns their number. */
 static size_t list_types(const struct od_gguf *g, struct gguf_type *type)
 {
 	size_t n = 0;

@@ -2,8 +2,8 @@
  *
  * It reads ranges of SHA256SUMS, the small files and experts.bin (of a GGUF file what a spool has there,
  * spool_source.h), and nothing else: requests name files by number. It has its own thread and ZeroMQ context, both
- * at low priority, so that a step never waits for it. store_queue.h bounds its memory. Thread: open and close by the
- * owner. Owner: the pack is borrowed. */
+ * at low priority, so that a step never waits for it. store_queue.h bounds its memory.
+ * Thread: open and close by the owner. Owner: the pack is borrowed. */
 #ifndef ODM_STORE_SERVER_H
 #define ODM_STORE_SERVER_H
 

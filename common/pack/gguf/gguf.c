@@ -227,7 +227,7 @@ static int skip_elements(struct gguf_header *h, enum od_gguf_kind of, uint64_t n
 	return rc;
 }
 
-/* The kind of a value of the key that begins at key_at. */
+/* The kind of a value, or of an array's elements. */
 static int get_kind(struct gguf_header *h, enum od_gguf_kind *out, bool in_array, struct od_err *err)
 {
 	const size_t at = h->pos;

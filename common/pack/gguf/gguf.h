@@ -34,7 +34,7 @@ struct od_gguf_file {
 	uint64_t size_bytes;
 	int64_t mtime_ns;
 	uint64_t data_offset; /* where the tensors' bytes begin: the header is before it */
-	uint8_t header_sha256[OD_SHA256_BYTES]; /* the sum of the bytes before data_offset */
+	uint8_t header_sha256[OD_SHA256_BYTES]; /* the sum of the header, without the zeros behind it */
 };
 
 /* True: the file begins as a GGUF file does, whatever its name (Ollama's have no ending). */

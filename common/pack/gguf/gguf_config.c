@@ -168,7 +168,7 @@ static bool flag(struct gguf_model *m, const char *key, bool otherwise)
 
 static void put(json_t *o, const char *key, json_t *v, struct gguf_model *m)
 {
-	if (json_object_set_new(o, key, v) != 0 && m->rc == OD_OK) /* the first failure's reason stays */
+	if (json_object_set_new(o, key, v) != 0)
 		refuse(m, OD_ERR_NOMEM, "%s: no memory for its configuration", od_gguf_path(m->g));
 }
 

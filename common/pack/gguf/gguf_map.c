@@ -9,7 +9,7 @@
 
 /* ---- Names ---- */
 
-/* Behind "blk.N." where the role is a layer's; "" where llama.cpp has no such tensor. Where there are two names, the
+/* Behind "blk.N." where the role is a layer's; NULL where llama.cpp has no such tensor. Where there are two names, the
  * second is tried when the first is missing. */
 static const char *const names[OD_N_ROLES][2] = {
 	[OD_ROLE_EMBED] = { "token_embd.weight" },

@@ -7,7 +7,7 @@
 
 #include "common/pack/pack_internal.h"
 
-/* Fills p, which is empty but for its dir, the path of a GGUF file; dir becomes the folder with the small files. */
+/* Fills p, which is empty but for its dir, the path of a GGUF file. */
 OD_MUST_CHECK int od_gguf_pack_fill(struct od_pack *p, struct od_err *err);
 
 #endif

@@ -85,7 +85,7 @@ struct gguf_maker {
 	struct od_strbuf *b; /* the text that is being written */
 };
 
-/* A text for a message. */
+/* Refuses the value of a key. known: a list of what is expected. */
 static int unknown(const struct od_gguf *g, const char *key, const char *text, size_t len, const char *known,
 		   struct od_err *err)
 {
