@@ -391,9 +391,11 @@ static uint64_t experts_bytes(const struct verifier *v)
 {
 	uint64_t n = 0;
 
-	for (size_t i = 0; v->gguf != NULL && i < v->pack->manifest.n_experts; i++)
+	if (v->gguf == NULL)
+		return v->pack->manifest.experts_bytes;
+	for (size_t i = 0; i < v->pack->manifest.n_experts; i++)
 		n += v->pack->expert[i].x.bytes;
-	return n + v->pack->manifest.experts_bytes;
+	return n;
 }
 
 /* An expert of a GGUF file. */

@@ -377,9 +377,11 @@ static void absorb_queries(void *arg, size_t begin, size_t end, unsigned thread)
 			memcpy(to + o->rank, q + r * o->n_heads * q_dim + o->nope_dim, o->turn.dims * sizeof(*to));
 			turn(to + o->rank, &o->turn, f32_at(j, o->turn.angles) + r * o->turn.dims);
 		}
-		if (o->turned)
+		if (o->turned) {
 			absorb_turned(j, &kv_b, h, q, out);
-		for (size_t i = 0; !o->turned && i < o->nope_dim; i++) {
+			continue;
+		}
+		for (size_t i = 0; i < o->nope_dim; i++) {
 			size_t row = h * (o->nope_dim + o->v_dim) + i;
 
 			/* Rows are short, and the hardware's prefetcher stops between them: 5 % of a token of

@@ -558,6 +558,7 @@ static void find_ends(const struct gguf_maker *m, const struct gguf_template *te
 					     "[EOS]",	   "<|END_OF_TURN_TOKEN|>", "</s>",    "<|return|>",
 					     "<|call|>",   "<｜end▁of▁sentence｜>" };
 	const struct od_gguf_value *more = od_gguf_get(m->g, "tokenizer.ggml.eos_token_ids"); /* Ollama's */
+	const uint64_t n_more = more != NULL && more->kind == OD_GGUF_ARRAY ? more->n : 0;
 	const bool harmony = find_added(&m->v, "<|return|>") >= 0, gemma = written(template, n, "<|tool_call>"),
 		   glm = find_added(&m->v, "<|observation|>") >= 0 && written(template, n, "<|observation|>");
 
@@ -565,7 +566,7 @@ static void find_ends(const struct gguf_maker *m, const struct gguf_template *te
 	add_end(ends, m->v.eos);
 	add_end(ends, m->v.eot);
 	add_end(ends, m->v.eom);
-	for (uint64_t i = 0; more != NULL && more->kind == OD_GGUF_ARRAY && i < more->n; i++)
+	for (uint64_t i = 0; i < n_more; i++)
 		if ((more->of == OD_GGUF_I32 || more->of == OD_GGUF_U32) && od_gguf_int_at(more, i) < m->v.n)
 			add_end(ends, (int32_t)od_gguf_int_at(more, i));
 	for (size_t i = 0; i < N(turns); i++)

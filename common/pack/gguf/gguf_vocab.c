@@ -197,11 +197,13 @@ static int read_ids(struct gguf_vocab *v, struct od_err *err)
 		rc = read_id(v, "tokenizer.ggml.eom_token_id", &v->eom, err);
 	if (rc == OD_OK && v->model != GGUF_VOCAB_BYTES) /* bytes are never unknown */
 		rc = read_id(v, "tokenizer.ggml.unknown_token_id", &v->unk, err);
-	for (uint32_t id = 0; v->model != GGUF_VOCAB_BYTES && v->unk < 0 && id < v->n; id++)
+	if (rc != OD_OK || v->model == GGUF_VOCAB_BYTES)
+		return rc;
+	for (uint32_t id = 0; v->unk < 0 && id < v->n; id++)
 		v->unk = v->token[id].type == GGUF_TOKEN_UNKNOWN && v->token[id].len > 0 ? (int32_t)id : -1;
-	if (v->model != GGUF_VOCAB_BYTES && v->unk < 0)
+	if (v->unk < 0)
 		v->unk = gguf_vocab_find(v, "<unk>", 5);
-	return rc;
+	return OD_OK;
 }
 
 static void find_bytes(struct gguf_vocab *v)
@@ -440,7 +442,9 @@ static void take_out(struct gguf_vocab *v)
 		begin--;
 	for (uint32_t id = 0; id < begin; id++)
 		n_holes += !v->token[id].in_model;
-	for (uint32_t id = begin; n_holes == 0 && begin > 0 && id < end; id++)
+	if (n_holes > 0 || begin == 0)
+		return;
+	for (uint32_t id = begin; id < end; id++)
 		v->token[id].in_model = false;
 }
 
