@@ -192,7 +192,8 @@ static void open_chat(struct server *s)
 	s->app.chat = s->chat;
 }
 
-/* The pack's folder or file gives the name: "/models/talebook.pack/" is called talebook. */
+/* The pack's folder or file gives the name: "/models/talebook.pack/" is called talebook. A file that is a symbolic link
+ * keeps its own name: caches of downloads link it to a file that is called by its checksum. */
 static void name_model(struct server *s)
 {
 	static const char *const suffixes[] = { ".pack", ".gguf" };
@@ -202,7 +203,7 @@ static void name_model(struct server *s)
 
 	s->app.model_checked = s->opts->model != NULL;
 	s->app.model = s->opts->model != NULL ? s->opts->model : s->model;
-	if (realpath(path, real) != NULL)
+	if (!od_gguf_is(path) && realpath(path, real) != NULL)
 		path = real;
 	slash = strrchr(path, '/');
 	snprintf(s->model, sizeof(s->model), "%s", slash != NULL && slash[1] != '\0' ? slash + 1 : path);

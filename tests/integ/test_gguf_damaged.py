@@ -3,11 +3,13 @@
 tensor), what was expected and found, what to do. Each file is made here from a golden, with one thing wrong. Standard library only."""
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 import gguf_checkpoint as gg
 from tap_tests import Skip, run
@@ -438,6 +440,23 @@ def test_a_cache_of_another_user():
     assert "tokenizer.json" not in os.listdir(made) and os.listdir(tmp) == []
     os.chmod(made, 0o755)
     os.chmod(cache, 0o755)
+
+
+def test_a_link_keeps_its_name():
+    """As in Hugging Face's cache: names are links to files that are called by their checksums."""
+    blob, link = write("0a1b2c", whole(*good())), os.path.join(TMP.name, "Tiny-Q4_K_M.gguf")
+    os.symlink(blob, link)
+    p = subprocess.Popen([OD_MAIN, "serve", "--resident", "--pack", link, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE,
+                         stdin=subprocess.DEVNULL, env=environment())
+    try:
+        port = next(m[1] for line in p.stderr if (m := re.search(rb"listening on http://127.0.0.1:(\d+)", line)))
+        next(line for line in p.stderr if b"ready" in line)
+        with urllib.request.urlopen("http://127.0.0.1:%s/v1/models" % port.decode(), timeout=HANG_S) as r:
+            assert [m["id"] for m in json.load(r)["data"]] == ["Tiny-Q4_K_M"]
+    finally:
+        p.kill()
+        p.wait()
+        p.stderr.close()
 
 
 def test_a_template_that_does_not_parse():
