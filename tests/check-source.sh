@@ -24,6 +24,7 @@ layer common/model 'common/base/ common/compute/'
 layer common/pack 'common/base/ common/text/ common/compute/ common/model/'
 layer common/net 'common/base/'
 layer common/daemon 'common/base/ common/net/ common/compute/'
+layer common/residency 'common/base/ common/compute/ common/model/ common/pack/ common/cache/'
 layer common/predict 'common/base/ common/compute/ common/model/'
 layer main-node 'common/'
 layer main-node/step 'common/'
@@ -42,8 +43,6 @@ layer main-node/terminal 'common/base/ common/text/'
 layer shadow-node 'common/'
 layer worker-node 'common/'
 layer worker-node/pull 'common/'
-layer worker-node/load 'common/ worker-node/schedule.h'
-layer worker-node/cache 'common/ worker-node/schedule.h worker-node/load/'
 
 # od-chat is a program of its own: od-main knows nothing of it.
 while read -r hit; do complain "only od-chat may include main-node/terminal: $hit"; done < <(

@@ -2,8 +2,8 @@
 
 #include "common/base/args.h"
 #include "common/base/mem.h"
-#include "worker-node/cache/cache_costs.h"
-#include "worker-node/load/loader.h"
+#include "common/residency/cache_costs.h"
+#include "common/residency/loader.h"
 #include "worker-node/worker_engine.h"
 
 #include <inttypes.h>
@@ -22,8 +22,8 @@ int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint6
 	char text[32], found[32];
 
 	*n = 0;
-	if (asked > ODW_MAX_SLOTS)
-		return od_fail(err, OD_ERR_ARG, "slots: expected at most %d, found %" PRIu64, ODW_MAX_SLOTS, asked);
+	if (asked > OD_MAX_SLOTS)
+		return od_fail(err, OD_ERR_ARG, "slots: expected at most %d, found %" PRIu64, OD_MAX_SLOTS, asked);
 	if (!od_mul(least, slot_bytes, &need) || !od_add(need, fixed_bytes, &need))
 		return od_fail(err, OD_ERR_RANGE, "an expert of %" PRIu64 " bytes exceeds any memory size", slot_bytes);
 	if (need > limit_bytes)
@@ -33,7 +33,7 @@ int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint6
 			       least, least > 1 ? "s" : "", need, od_format_bytes(need, text, sizeof(text)),
 			       limit_bytes, od_format_bytes(limit_bytes, found, sizeof(found)));
 	fit = asked > 0 ? asked : (limit_bytes - fixed_bytes) / slot_bytes;
-	*n = (unsigned)(fit < ODW_MAX_SLOTS ? fit : ODW_MAX_SLOTS);
+	*n = (unsigned)(fit < OD_MAX_SLOTS ? fit : OD_MAX_SLOTS);
 	return OD_OK;
 }
 
@@ -108,12 +108,12 @@ int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, 
 	*p = (struct odw_memory_plan){ .slot = own };
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
 		p->buf_bytes[i] = od_pack_buf_bytes(o->pack, (enum od_expert_buf)i);
-	p->sizes = odw_cache_sizes(o->pack, o->device, o->form);
+	p->sizes = od_expert_cache_sizes(o->pack, o->device, o->form);
 	if (o->cache_mib > 0 && p->sizes.pools != OD_CACHE_POOL(OD_CACHE_F)) /* it keeps chunks, too */
 		p->slot |= OD_SET_STORED;
-	p->slot_bytes = odw_bufs_memory(o->device, p->slot, own, p->buf_bytes); /* own buffers have no stages */
-	kept_bytes = odw_bufs_memory(o->device, p->slot, p->slot & ~own, p->buf_bytes);
-	rc = odw_loader_bytes(&loads, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
+	p->slot_bytes = od_expert_bufs_memory(o->device, p->slot, own, p->buf_bytes); /* own buffers have no stages */
+	kept_bytes = od_expert_bufs_memory(o->device, p->slot, p->slot & ~own, p->buf_bytes);
+	rc = od_loader_bytes(&loads, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
 	fixed = loads + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0);
 	if (rc == OD_OK)
 		rc = plan_slots(p, o, fixed, kept_bytes, err);

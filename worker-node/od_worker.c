@@ -15,10 +15,10 @@
 #include "common/net/hosts.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/pack_layout.h"
-#include "worker-node/cache/cache_planner.h"
-#include "worker-node/load/read_mode.h"
-#include "worker-node/load/loader.h"
-#include "worker-node/load/paced_reader.h"
+#include "common/residency/cache_planner.h"
+#include "common/residency/read_mode.h"
+#include "common/residency/loader.h"
+#include "worker-node/paced_reader.h"
 #include "worker-node/memory_plan.h"
 #include "worker-node/pull/spool_begin.h"
 #include "worker-node/run_check.h"
@@ -48,7 +48,7 @@ struct worker_options {
 	struct od_daemon_args common;
 	uint64_t memory_bytes, slots, read_threads, load_threads;
 	int form; /* enum od_form, OD_FORM_AUTO */
-	int read_mode; /* enum odw_read_mode */
+	int read_mode; /* enum od_read_mode */
 	uint64_t cache_mib; /* 0: none */
 	int cache_policy; /* enum od_cache_policy */
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
@@ -64,13 +64,13 @@ struct worker_daemon {
 	struct odw_puller *puller; /* NULL: nothing is pulled */
 	enum od_form form;
 	struct odw_memory_plan memory;
-	struct odw_bufs *bufs;
-	struct odw_expert_cache *cache; /* NULL: none, and no planner */
-	struct odw_planner_opts plan;
-	struct odw_planner *planner;
-	struct odw_schedule *schedule;
+	struct od_expert_bufs *bufs;
+	struct od_expert_cache *cache; /* NULL: none, and no planner */
+	struct od_cache_planner_opts plan;
+	struct od_cache_planner *planner;
+	struct od_schedule *schedule;
 	struct odw_engine *engine;
-	struct odw_loaders *loaders;
+	struct od_loaders *loaders;
 	struct odw_paced_reader paced; /* --load-time */
 	struct od_keys *keys; /* NULL: none */
 	struct od_daemon *daemon;
@@ -80,7 +80,7 @@ struct worker_daemon {
 	uint8_t *cached; /* with a cache: a byte per expert */
 	uint64_t cached_sent; /* the change count that was last sent to main */
 	struct odw_sum_reports *sums; /* NULL: none are sent */
-	struct odw_load_figures watched; /* as the watchdog's last look found them */
+	struct od_load_figures watched; /* as the watchdog's last look found them */
 };
 
 /* ---- Messages of main ---- */
@@ -152,7 +152,7 @@ static void on_begin(void *arg, uint64_t session)
 	w->session.id = session;
 	w->holds_sent = w->cached_sent = UINT64_MAX;
 	odw_sum_reports_restart(w->sums);
-	odw_schedule_begin(w->schedule, session);
+	od_schedule_begin(w->schedule, session);
 	odw_engine_begin(w->engine, &w->session);
 	od_log(OD_LOG_INFO, "profile %s, %s kernels (class %s)", od_profile_names[w->session.profile - 1],
 	       od_device_kernels(w->device, w->session.profile), od_device_kernel_class(w->device, w->session.profile));
@@ -161,12 +161,12 @@ static void on_begin(void *arg, uint64_t session)
 static void on_end(void *arg, uint64_t session)
 {
 	struct worker_daemon *w = arg;
-	struct odw_load_figures f;
+	struct od_load_figures f;
 	const uint64_t *c = f.c;
 
-	odw_schedule_end(w->schedule, session);
+	od_schedule_end(w->schedule, session);
 	odw_engine_end(w->engine);
-	odw_schedule_figures(w->schedule, &f);
+	od_schedule_figures(w->schedule, &f);
 	if (c[OD_C_LOADS] > 0 && c[OD_C_READS] > 0 && c[OD_C_FINISHES] > 0)
 		od_log(OD_LOG_INFO, "%" PRIu64 " loads; mean per part: %.2f ms to read, %.2f ms to check and inflate",
 		       c[OD_C_LOADS], (double)c[OD_C_READ_NS] / (double)c[OD_C_READS] / OD_NS_PER_MS,
@@ -181,11 +181,11 @@ static int on_want(struct worker_daemon *w, uint64_t session, const Od__Want *wa
 
 	if (rc != OD_OK)
 		return rc;
-	n_dropped = odw_schedule_want(w->schedule, session, want->step, want->m, want->version, want->experts,
-				      want->n_experts, want->prompt);
+	n_dropped = od_schedule_want(w->schedule, session, want->step, want->m, want->version, want->experts,
+				     want->n_experts, want->prompt);
 	if (n_dropped > 0)
 		od_log_limited(OD_LOG_WARN, "dropped %zu experts of a WANT: the queue is full (%u)", n_dropped,
-			       ODW_MAX_ENTRIES);
+			       OD_MAX_ENTRIES);
 	return OD_OK;
 }
 
@@ -195,7 +195,7 @@ static int on_close(struct worker_daemon *w, uint64_t session, const Od__Close *
 	int rc = odw_check_close(close, &limits, err);
 
 	if (rc == OD_OK)
-		odw_schedule_close(w->schedule, session, close->step, close->m);
+		od_schedule_close(w->schedule, session, close->step, close->m);
 	return rc;
 }
 
@@ -209,7 +209,7 @@ static int on_place(struct worker_daemon *w, const Od__Place *place, struct od_e
 	if (w->puller != NULL)
 		odw_puller_place(w->puller, &share);
 	if (w->cache != NULL)
-		odw_schedule_place(w->schedule, &share);
+		od_schedule_place(w->schedule, &share);
 	return OD_OK;
 }
 
@@ -286,7 +286,7 @@ static void send_cached(struct worker_daemon *w, Od__Pong *p)
 {
 	const size_t n = (size_t)w->cfg->n_moe * w->cfg->n_experts;
 
-	if (!odw_schedule_cached(w->schedule, &w->cached_sent, w->cached))
+	if (!od_schedule_cached(w->schedule, &w->cached_sent, w->cached))
 		return;
 	for (size_t i = 0; i < n; i++)
 		w->cached[i] = od_cache_to_wire((enum od_cache_state)w->cached[i]);
@@ -298,9 +298,9 @@ static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 {
 	struct odw_pull_figures pull = { 0 };
 	struct worker_daemon *w = arg;
-	struct odw_load_figures f;
+	struct od_load_figures f;
 
-	odw_schedule_figures(w->schedule, &f);
+	od_schedule_figures(w->schedule, &f);
 	p->progress = f.progress;
 	p->busy = f.busy;
 	od_counters_add(c, f.c);
@@ -335,7 +335,7 @@ static bool on_alive(void *arg)
 	const bool engine = odw_engine_alive(w->engine), was_busy = w->watched.busy;
 	const uint64_t before = w->watched.progress;
 
-	odw_schedule_figures(w->schedule, &w->watched);
+	od_schedule_figures(w->schedule, &w->watched);
 	return engine && (!was_busy || !w->watched.busy || w->watched.progress != before);
 }
 
@@ -400,20 +400,20 @@ static int make_memory(struct worker_daemon *w, struct od_err *err)
 	int rc = odw_memory_plan(m, &opts, err);
 
 	if (rc == OD_OK)
-		rc = odw_bufs_new(&w->bufs, w->device, m->slot, m->buf_bytes, err);
+		rc = od_expert_bufs_new(&w->bufs, w->device, m->slot, m->buf_bytes, err);
 	if (rc != OD_OK)
 		return rc;
 	say_memory(w);
-	w->plan = (struct odw_planner_opts){ .pack = w->pack,
-					     .bufs = w->bufs,
-					     .slot = m->slot,
-					     .n_slots = m->n_slots,
-					     .n_experts = w->cfg->n_experts,
-					     .policy = opts.policy,
-					     .sizes = m->sizes,
-					     .budget_bytes = m->cache_bytes };
-	odw_planner_bufs(&w->plan, &none, n);
-	rc = odw_bufs_grow(w->bufs, n, err);
+	w->plan = (struct od_cache_planner_opts){ .pack = w->pack,
+						  .bufs = w->bufs,
+						  .slot = m->slot,
+						  .n_slots = m->n_slots,
+						  .n_experts = w->cfg->n_experts,
+						  .policy = opts.policy,
+						  .sizes = m->sizes,
+						  .budget_bytes = m->cache_bytes };
+	od_cache_planner_bufs(&w->plan, &none, n);
+	rc = od_expert_bufs_grow(w->bufs, n, err);
 	if (rc != OD_OK)
 		return od_fail_within(err, "%u slots do not fit (see --memory-limit and --slots)", m->n_slots);
 	if (w->opt.cache_mib == 0)
@@ -424,7 +424,7 @@ static int make_memory(struct worker_daemon *w, struct od_err *err)
 		if (w->cached == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "cache");
 	}
-	return odw_cache_new(&w->cache, w->cfg->n_moe, w->cfg->n_experts, w->bufs, err);
+	return od_expert_cache_new(&w->cache, w->cfg->n_moe, w->cfg->n_experts, w->bufs, err);
 }
 
 static int use_device(struct worker_daemon *w, struct od_err *err)
@@ -436,8 +436,8 @@ static int use_device(struct worker_daemon *w, struct od_err *err)
 
 static void free_memory(struct worker_daemon *w)
 {
-	odw_cache_free(w->cache);
-	odw_bufs_free(w->bufs);
+	od_expert_cache_free(w->cache);
+	od_expert_bufs_free(w->bufs);
 	free(w->cached);
 	w->cache = NULL;
 	w->bufs = NULL;
@@ -487,20 +487,20 @@ static int choose_read_mode(const struct worker_daemon *w, struct od_err *err)
 {
 	const uint64_t ram = od_available_ram_bytes();
 	struct od_expert_mem mem = { 0 };
-	const struct odw_read_mode_opts o = { .pack = w->pack,
-					      .device = w->device,
-					      .form = w->form,
-					      .mem = &mem,
-					      .n_readers = (unsigned)w->opt.read_threads,
-					      .asked = (enum odw_read_mode)w->opt.read_mode,
-					      .free_bytes = ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0 };
+	const struct od_read_mode_opts o = { .pack = w->pack,
+					     .device = w->device,
+					     .form = w->form,
+					     .mem = &mem,
+					     .n_readers = (unsigned)w->opt.read_threads,
+					     .asked = (enum od_read_mode)w->opt.read_mode,
+					     .free_bytes = ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0 };
 	bool direct;
 	int rc;
 
-	odw_bufs_fill(w->bufs, &mem);
-	rc = odw_read_mode_choose(&direct, &o, err);
-	odw_bufs_put(w->bufs, &mem, ~0u);
-	if (rc == OD_OK && !direct && w->opt.read_mode == ODW_READ_DIRECT)
+	od_expert_bufs_fill(w->bufs, &mem);
+	rc = od_read_mode_choose(&direct, &o, err);
+	od_expert_bufs_put(w->bufs, &mem, ~0u);
+	if (rc == OD_OK && !direct && w->opt.read_mode == OD_READ_DIRECT)
 		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s",
 		       why_not_direct(w));
 	else if (rc == OD_OK)
@@ -511,14 +511,14 @@ static int choose_read_mode(const struct worker_daemon *w, struct od_err *err)
 static int open_memory(struct worker_daemon *w, struct od_err *err)
 {
 	const struct od_pack_expert *x = od_pack_expert(w->pack, 0, 0);
-	struct odw_schedule_opts opts = { .n_moe = w->cfg->n_moe,
-					  .n_experts = w->cfg->n_experts,
-					  .n_slices = odw_slices(od_pack_expert(w->pack, 0, 0)->n_shards),
-					  .n_stages = odw_loader_stages((unsigned)w->opt.read_threads,
-									(unsigned)w->opt.load_threads),
-					  .n_readers = (unsigned)w->opt.read_threads,
-					  .n_inflaters = (unsigned)w->opt.load_threads,
-					  .expert_bytes = od_pack_expert_stored_bytes(w->pack) };
+	struct od_schedule_opts opts = { .n_moe = w->cfg->n_moe,
+					 .n_experts = w->cfg->n_experts,
+					 .n_slices = od_slices(od_pack_expert(w->pack, 0, 0)->n_shards),
+					 .n_stages = od_loader_stages((unsigned)w->opt.read_threads,
+								      (unsigned)w->opt.load_threads),
+					 .n_readers = (unsigned)w->opt.read_threads,
+					 .n_inflaters = (unsigned)w->opt.load_threads,
+					 .expert_bytes = od_pack_expert_stored_bytes(w->pack) };
 	int rc = choose_device(w, err);
 
 	opts.n_slots = w->memory.n_slots;
@@ -529,7 +529,7 @@ static int open_memory(struct worker_daemon *w, struct od_err *err)
 		opts.sm_bytes += x->shard[i].sm.stored_bytes;
 	if (rc == OD_OK)
 		rc = choose_read_mode(w, err);
-	return rc == OD_OK ? odw_schedule_new(&w->schedule, &opts, err) : rc;
+	return rc == OD_OK ? od_schedule_new(&w->schedule, &opts, err) : rc;
 }
 
 static void wake_engine(void *port)
@@ -545,30 +545,30 @@ static int ask_puller(void *puller, uint32_t m, uint32_t expert, uint64_t begin_
 static int open_loaders(struct worker_daemon *w, struct od_data_port *port, struct od_err *err)
 {
 	const bool is_paced = w->opt.load_time_ms > 0;
-	const struct odw_loader_opts opts = { .pack = w->pack,
-					      .device = w->device,
-					      .form = w->form,
-					      .slot = w->memory.slot,
-					      .schedule = w->schedule,
-					      .n_readers = (unsigned)w->opt.read_threads,
-					      .n_inflaters = (unsigned)w->opt.load_threads,
-					      .read = is_paced ? odw_paced_read : NULL,
-					      .read_arg = &w->paced,
-					      .missed = w->puller != NULL ? ask_puller : NULL,
-					      .missed_arg = w->puller,
-					      .wake = wake_engine,
-					      .wake_arg = port };
+	const struct od_loader_opts opts = { .pack = w->pack,
+					     .device = w->device,
+					     .form = w->form,
+					     .slot = w->memory.slot,
+					     .schedule = w->schedule,
+					     .n_readers = (unsigned)w->opt.read_threads,
+					     .n_inflaters = (unsigned)w->opt.load_threads,
+					     .read = is_paced ? odw_paced_read : NULL,
+					     .read_arg = &w->paced,
+					     .missed = w->puller != NULL ? ask_puller : NULL,
+					     .missed_arg = w->puller,
+					     .wake = wake_engine,
+					     .wake_arg = port };
 
 	w->paced = (struct odw_paced_reader){
 		.pack = w->pack, .schedule = w->schedule, .load_ns = load_time_ns(w), .lock = PTHREAD_MUTEX_INITIALIZER
 	};
-	return odw_loaders_start(&w->loaders, &opts, err);
+	return od_loaders_start(&w->loaders, &opts, err);
 }
 
 static int open_planner(struct worker_daemon *w, struct od_err *err)
 {
 	w->plan.schedule = w->schedule;
-	return odw_planner_start(&w->planner, &w->plan, err);
+	return od_cache_planner_start(&w->planner, &w->plan, err);
 }
 
 static int open_daemon(struct worker_daemon *w, struct od_err *err)
@@ -721,12 +721,12 @@ static int open_worker(struct worker_daemon *w, struct od_err *err)
 static void close_worker(struct worker_daemon *w)
 {
 	odw_engine_stop(w->engine);
-	odw_loaders_stop(w->loaders);
-	odw_planner_stop(w->planner);
+	od_loaders_stop(w->loaders);
+	od_cache_planner_stop(w->planner);
 	od_daemon_free(w->daemon);
 	odw_engine_free(w->engine);
 	odw_puller_stop(w->puller);
-	odw_schedule_free(w->schedule);
+	od_schedule_free(w->schedule);
 	free_memory(w);
 	od_device_free(w->device);
 	od_pack_close(w->pack);
@@ -757,17 +757,17 @@ int main(int argc, char **argv)
 		  "memory that this worker may use (default: 1GB)", 0, 0, NULL },
 		{ "slots", OD_ARG_UINT, &w.opt.slots, "N",
 		  "experts in memory at once (default: as many as the memory limit, or with a cache a quarter of it, has room for; at most 64)",
-		  1, ODW_MAX_SLOTS, NULL },
+		  1, OD_MAX_SLOTS, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &w.opt.form, "bf16|planes",
 		  "experts stay in memory as BF16, or compressed to about two thirds (default: planes where that is faster)",
 		  0, 0, od_form_names },
 		{ "read-mode", OD_ARG_CHOICE, &w.opt.read_mode, "auto|buffered|direct",
 		  "read experts through the page cache, or past it (default: auto: through it if they fit, else whichever measures faster at the start)",
-		  0, 0, odw_read_mode_names },
+		  0, 0, od_read_mode_names },
 		{ "read-threads", OD_ARG_UINT, &w.opt.read_threads, "N", "threads that read experts (default: 2)", 1,
-		  ODW_MAX_LOADERS, NULL },
+		  OD_MAX_LOADERS, NULL },
 		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N",
-		  "threads that check and decompress them (default: the CPUs, at most 4)", 1, ODW_MAX_LOADERS, NULL },
+		  "threads that check and decompress them (default: the CPUs, at most 4)", 1, OD_MAX_LOADERS, NULL },
 		{ "cache-mib", OD_ARG_UINT, &w.opt.cache_mib, "N",
 		  "MiB of the memory limit for a cache of experts; it re-plans how many to keep in which form from measured load times (default: no cache)",
 		  1, MAX_CACHE_MIB, NULL },

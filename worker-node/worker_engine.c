@@ -37,12 +37,12 @@ struct worker_run {
 	uint64_t arrived_ns;
 	size_t bytes;
 	size_t n_open; /* items without an answer */
-	struct odw_item *item; /* [header->run->n_experts] */
+	struct od_schedule_item *item; /* [header->run->n_experts] */
 };
 
 /* Items of one RUN that are answered together: all are resident, or all have failed. */
 struct group {
-	struct odw_item *item[OD_MAX_SEGMENTS];
+	struct od_schedule_item *item[OD_MAX_SEGMENTS];
 	size_t n;
 	size_t rows;
 };
@@ -117,7 +117,7 @@ static bool is_over(struct odw_engine *e, const struct worker_run *run)
 /* Within long work: to main, and to this process's watchdog. */
 static void show_progress(struct odw_engine *e)
 {
-	odw_schedule_tick(e->o.schedule);
+	od_schedule_tick(e->o.schedule);
 	od_pulse_beat();
 }
 
@@ -299,16 +299,16 @@ static int accept_run(struct odw_engine *e, struct worker_run *run, struct od_er
 		for (size_t i = 0; i < asked->n_experts; i++)
 			odw_puller_fetch(e->o.puller, asked->m, asked->experts[i]->expert);
 	for (size_t i = 0; i < asked->n_experts; i++)
-		run->item[i] = (struct odw_item){ .expert = asked->experts[i]->expert,
-						  .rank = asked->experts[i]->rank,
-						  .n_rows = (uint32_t)asked->experts[i]->n_rows,
-						  .last = asked->experts[i]->last,
-						  .prompt = asked->prompt,
-						  .run = run };
-	rc = odw_schedule_run(e->o.schedule, run->session.id, asked->step, asked->m, asked->closes, run->item,
-			      asked->n_experts);
+		run->item[i] = (struct od_schedule_item){ .expert = asked->experts[i]->expert,
+							  .rank = asked->experts[i]->rank,
+							  .n_rows = (uint32_t)asked->experts[i]->n_rows,
+							  .last = asked->experts[i]->last,
+							  .prompt = asked->prompt,
+							  .run = run };
+	rc = od_schedule_run(e->o.schedule, run->session.id, asked->step, asked->m, asked->closes, run->item,
+			     asked->n_experts);
 	if (rc == OD_ERR_BUSY)
-		return od_fail(err, rc, "the queue of experts to run is full (%u)", ODW_MAX_ENTRIES);
+		return od_fail(err, rc, "the queue of experts to run is full (%u)", OD_MAX_ENTRIES);
 	return rc;
 }
 
@@ -373,7 +373,7 @@ static size_t group_experts(const struct odw_engine *e)
 	return n < 1 ? 1 : n > OD_MAX_SEGMENTS ? OD_MAX_SEGMENTS : n;
 }
 
-static const Od__RunExpert *asked_of(const struct worker_run *run, const struct odw_item *item)
+static const Od__RunExpert *asked_of(const struct worker_run *run, const struct od_schedule_item *item)
 {
 	return run->msg.header->run->experts[item - run->item];
 }
@@ -502,7 +502,7 @@ static void wait_for_pace(struct odw_engine *e, const struct worker_run *run, ui
 	}
 }
 
-static void add_output(struct worker_answer *a, const struct odw_item *item)
+static void add_output(struct worker_answer *a, const struct od_schedule_item *item)
 {
 	Od__ExpertResult *x = add_entry(a, item->expert);
 
@@ -530,7 +530,7 @@ static int run_group(struct odw_engine *e, const struct worker_run *run, const s
 	compute_ns = od_now_ns() - begin_ns;
 	atomic_fetch_add(&e->compute_ns, compute_ns);
 	for (size_t i = 0; i < g->n; i++) {
-		const struct odw_item *item = g->item[i];
+		const struct od_schedule_item *item = g->item[i];
 
 		od_trace_end("compute", begin_ns, (int64_t)item->step, item->m, item->expert);
 		if (rc != OD_OK) {
@@ -558,7 +558,7 @@ static void finish_resident(struct odw_engine *e, const struct worker_run *run, 
 	init_answer(&a, run);
 	rc = run_group(e, run, g, &a, out, &err);
 	for (size_t i = 0; i < g->n; i++) /* before sending: the slots' next loads begin now */
-		odw_schedule_done(e->o.schedule, g->item[i]);
+		od_schedule_done(e->o.schedule, g->item[i]);
 	if (rc == OD_OK) {
 		*out = (struct worker_output){ .engine = e, .bytes = bytes };
 		begin_ns = od_trace_begin();
@@ -592,13 +592,13 @@ static bool take_group(struct odw_engine *e, struct group *g)
 {
 	const struct worker_run *run;
 
-	g->item[0] = odw_schedule_take(e->o.schedule);
+	g->item[0] = od_schedule_take(e->o.schedule);
 	if (g->item[0] == NULL)
 		return false;
 	run = g->item[0]->run;
 	g->n = 1;
 	if (run->n_open > 1)
-		g->n = odw_schedule_take_more(e->o.schedule, g->item, group_experts(e), piece_rows(e, SIZE_MAX));
+		g->n = od_schedule_take_more(e->o.schedule, g->item, group_experts(e), piece_rows(e, SIZE_MAX));
 	g->rows = 0;
 	for (size_t i = 0; i < g->n; i++)
 		g->rows += g->item[i]->n_rows;
@@ -722,7 +722,7 @@ void odw_engine_stop(struct odw_engine *e)
 	pthread_join(e->thread, NULL);
 	e->started = false;
 	/* The session cannot be answered any more. */
-	odw_schedule_end(e->o.schedule, odw_schedule_session(e->o.schedule));
+	od_schedule_end(e->o.schedule, od_schedule_session(e->o.schedule));
 	while (take_group(e, &g))
 		finish_group(e, &g);
 }

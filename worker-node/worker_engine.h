@@ -14,7 +14,7 @@
 #include "common/daemon/data_port.h"
 #include "common/pack/pack.h"
 #include "worker-node/pull/puller.h"
-#include "worker-node/schedule.h"
+#include "common/residency/schedule.h"
 
 #define ODW_SCRATCH_BYTES (8u << 20)
 #define ODW_OUTPUT_BYTES (8u << 20) /* plus one RESULT */
@@ -24,7 +24,7 @@ struct odw_engine;
 struct odw_engine_opts {
 	const struct od_pack *pack;
 	struct od_device *device; /* holds the slots */
-	struct odw_schedule *schedule;
+	struct od_schedule *schedule;
 	struct od_data_port *port;
 	struct odw_puller *puller; /* NULL: none */
 	/* Minimum time from the start of an expert's computation to its RESULT; n times this for n experts. 0: none. */
@@ -45,7 +45,7 @@ uint64_t odw_engine_compute_ns(const struct odw_engine *e); /* any thread: of al
 void odw_engine_free(struct odw_engine *e); /* NULL ok */
 
 void odw_engine_begin(struct odw_engine *e, const struct odw_session *session);
-/* After odw_schedule_end: drops the session's work without an answer. */
+/* After od_schedule_end: drops the session's work without an answer. */
 void odw_engine_end(struct odw_engine *e);
 
 /* Loop thread. Has the engine thread got on since the last call? Wakes it if it sleeps. */

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "worker-node/schedule.h"
+#include "common/residency/schedule.h"
 
 #define SHARDS 3
 #define STAGES 5
@@ -26,10 +26,10 @@ static inline uint64_t read_clock(void)
 }
 
 /* more: what else it shall have. */
-static inline struct odw_schedule *new_schedule_with(unsigned n_slots, const struct odw_schedule_opts *more)
+static inline struct od_schedule *new_schedule_with(unsigned n_slots, const struct od_schedule_opts *more)
 {
-	struct odw_schedule_opts opts = *more;
-	struct odw_schedule *s;
+	struct od_schedule_opts opts = *more;
+	struct od_schedule *s;
 	struct od_err err;
 
 	opts.n_moe = LAYERS;
@@ -38,89 +38,89 @@ static inline struct odw_schedule *new_schedule_with(unsigned n_slots, const str
 	opts.n_slots = n_slots;
 	opts.n_stages = STAGES;
 	opts.now_ns = read_clock;
-	assert_int_equal(odw_schedule_new(&s, &opts, &err), OD_OK);
-	odw_schedule_begin(s, SESSION);
+	assert_int_equal(od_schedule_new(&s, &opts, &err), OD_OK);
+	od_schedule_begin(s, SESSION);
 	return s;
 }
 
-static inline struct odw_schedule *new_schedule(unsigned n_slots)
+static inline struct od_schedule *new_schedule(unsigned n_slots)
 {
-	return new_schedule_with(n_slots, &(struct odw_schedule_opts){ 0 });
+	return new_schedule_with(n_slots, &(struct od_schedule_opts){ 0 });
 }
 
-static inline void want(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version, size_t n,
+static inline void want(struct od_schedule *s, uint64_t step, uint32_t m, uint32_t version, size_t n,
 			const uint32_t *experts)
 {
-	assert_int_equal(odw_schedule_want(s, SESSION, step, m, version, experts, n, false), 0);
+	assert_int_equal(od_schedule_want(s, SESSION, step, m, version, experts, n, false), 0);
 }
 #define WANT(s, step, m, version, ...) \
 	want(s, step, m, version, sizeof((uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t), (uint32_t[]){ __VA_ARGS__ })
 
-static inline void run(struct odw_schedule *s, uint64_t step, uint32_t m, bool closes, struct odw_item *item,
+static inline void run(struct od_schedule *s, uint64_t step, uint32_t m, bool closes, struct od_schedule_item *item,
 		       uint32_t expert, bool last)
 {
-	*item = (struct odw_item){ .expert = expert, .rank = expert, .last = last };
-	assert_int_equal(odw_schedule_run(s, SESSION, step, m, closes, item, 1), OD_OK);
+	*item = (struct od_schedule_item){ .expert = expert, .rank = expert, .last = last };
+	assert_int_equal(od_schedule_run(s, SESSION, step, m, closes, item, 1), OD_OK);
 }
 
 /* Ends a read, and finishes its data at once. True: the engine has something to take. */
-static inline bool put(struct odw_schedule *s, const struct odw_load_job *read, uint64_t bytes)
+static inline bool put(struct od_schedule *s, const struct od_load_job *read, uint64_t bytes)
 {
-	struct odw_load_job job;
-	bool wake = odw_schedule_end_job(s, read, bytes, OD_OK, NULL);
+	struct od_load_job job;
+	bool wake = od_schedule_end_job(s, read, bytes, OD_OK, NULL);
 
-	assert_int_equal(read->kind, ODW_LOAD_READ);
-	if (!odw_schedule_next_finish(s, &job, false))
+	assert_int_equal(read->kind, OD_LOAD_READ);
+	if (!od_schedule_next_finish(s, &job, false))
 		return wake;
-	assert_int_equal(job.kind, ODW_LOAD_FINISH);
+	assert_int_equal(job.kind, OD_LOAD_FINISH);
 	assert_true(job.slot == read->slot && job.slice == read->slice && job.stage == read->stage);
-	return odw_schedule_end_job(s, &job, 0, OD_OK, NULL);
+	return od_schedule_end_job(s, &job, 0, OD_OK, NULL);
 }
 
 /* One shard read and finished: its expert. -1: there was none. */
-static inline int load_one(struct odw_schedule *s, struct odw_load_job *job)
+static inline int load_one(struct od_schedule *s, struct od_load_job *job)
 {
-	if (!odw_schedule_next_read(s, job, false))
+	if (!od_schedule_next_read(s, job, false))
 		return -1;
 	(void)put(s, job, 10);
 	return (int)job->expert;
 }
 
-static inline void load_all(struct odw_schedule *s)
+static inline void load_all(struct od_schedule *s)
 {
-	struct odw_load_job job;
+	struct od_load_job job;
 
 	while (load_one(s, &job) >= 0)
 		;
 }
 
 /* Is the expert in a slot, in this state? */
-static inline bool is(struct odw_schedule *s, unsigned n_slots, uint32_t m, uint32_t expert, enum odw_slot_state state)
+static inline bool is(struct od_schedule *s, unsigned n_slots, uint32_t m, uint32_t expert, enum od_slot_state state)
 {
 	for (unsigned i = 0; i < n_slots; i++) {
-		struct odw_slot_view v = odw_schedule_look(s, i);
+		struct od_slot_view v = od_schedule_look(s, i);
 
 		if (v.state == state &&
-		    (state == ODW_FREE || state == ODW_DRAINING || (v.m == m && v.expert == expert)))
+		    (state == OD_SLOT_FREE || state == OD_SLOT_DRAINING || (v.m == m && v.expert == expert)))
 			return true;
 	}
 	return false;
 }
 
-static inline void compute(struct odw_schedule *s, struct odw_item *expected)
+static inline void compute(struct od_schedule *s, struct od_schedule_item *expected)
 {
-	struct odw_item *item = odw_schedule_take(s);
+	struct od_schedule_item *item = od_schedule_take(s);
 
 	assert_ptr_equal(item, expected);
 	assert_int_equal(item->code, OD_OK);
-	odw_schedule_done(s, item);
+	od_schedule_done(s, item);
 }
 
-static inline struct odw_load_figures figures(struct odw_schedule *s)
+static inline struct od_load_figures figures(struct od_schedule *s)
 {
-	struct odw_load_figures f;
+	struct od_load_figures f;
 
-	odw_schedule_figures(s, &f);
+	od_schedule_figures(s, &f);
 	return f;
 }
 

@@ -2,7 +2,7 @@
  * messages make of it is in test_schedule_random, what real files do in test_loader_cache. */
 #include "tests/unit/device_util.h"
 #include "tests/unit/schedule_world.h"
-#include "worker-node/cache/cache_planner.h"
+#include "common/residency/cache_planner.h"
 
 static struct od_device *device;
 
@@ -30,16 +30,16 @@ static void buffers_are_apart_and_as_many_as_agreed(void **state)
 {
 	const uint64_t bytes[OD_N_EXPERT_BUFS] = { 5000, 300, 70000 };
 	struct od_expert_mem mem[3] = { 0 };
-	struct odw_bufs *b;
+	struct od_expert_bufs *b;
 
 	(void)state;
-	assert_int_equal(odw_bufs_memory(NULL, OD_SET_STORED, OD_SET_STORED, bytes), 8192 + 4096);
+	assert_int_equal(od_expert_bufs_memory(NULL, OD_SET_STORED, OD_SET_STORED, bytes), 8192 + 4096);
 	/* with zeros behind it */
-	assert_int_equal(odw_bufs_memory(NULL, OD_SET_PLAIN, OD_SET_PLAIN, (uint64_t[]){ 0, 0, 4096 }), 8192);
-	assert_int_equal(odw_bufs_new(&b, device, OD_SET_STORED, bytes, NULL), OD_OK);
-	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 3, 3, 0 }, NULL), OD_OK);
+	assert_int_equal(od_expert_bufs_memory(NULL, OD_SET_PLAIN, OD_SET_PLAIN, (uint64_t[]){ 0, 0, 4096 }), 8192);
+	assert_int_equal(od_expert_bufs_new(&b, device, OD_SET_STORED, bytes, NULL), OD_OK);
+	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 3, 3, 0 }, NULL), OD_OK);
 	for (int i = 0; i < 3; i++) {
-		odw_bufs_fill(b, &mem[i]);
+		od_expert_bufs_fill(b, &mem[i]);
 		assert_null(mem[i].at[OD_BUF_PLAIN].buf);
 		for (int k = 0; k < OD_BUF_PLAIN; k++) {
 			assert_int_equal(mem[i].at[k].at, 0);
@@ -53,40 +53,40 @@ static void buffers_are_apart_and_as_many_as_agreed(void **state)
 			assert_int_equal(byte_at(mem[i].at[k], bytes[k] - 1), 10 * i + k + 1);
 		}
 	}
-	assert_false(odw_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
-	odw_bufs_put(b, &mem[0], OD_SET_SM);
+	assert_false(od_expert_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
+	od_expert_bufs_put(b, &mem[0], OD_SET_SM);
 	assert_null(mem[0].at[OD_BUF_SM].buf);
 	assert_non_null(mem[0].at[OD_BUF_E].buf);
-	odw_bufs_put(b, &mem[1], ~0u);
-	assert_true(odw_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
+	od_expert_bufs_put(b, &mem[1], ~0u);
+	assert_true(od_expert_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
 	assert_int_equal(byte_at(mem[2].at[OD_BUF_SM], 0), 21);
-	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 2, 2, 0 }, NULL), OD_OK);
-	odw_bufs_put(b, &mem[0], OD_SET_E);
-	odw_bufs_fill(b, &mem[1]);
+	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 2, 2, 0 }, NULL), OD_OK);
+	od_expert_bufs_put(b, &mem[0], OD_SET_E);
+	od_expert_bufs_fill(b, &mem[1]);
 	assert_true(mem[1].at[OD_BUF_SM].buf != mem[2].at[OD_BUF_SM].buf &&
 		    mem[1].at[OD_BUF_E].buf != mem[2].at[OD_BUF_E].buf);
-	odw_bufs_free(b); /* frees used ones, too */
+	od_expert_bufs_free(b); /* frees used ones, too */
 }
 
 static void no_memory_is_said(void **state)
 {
 	const uint64_t bytes[OD_N_EXPERT_BUFS] = { UINT64_MAX / 2 };
-	struct odw_bufs *b;
+	struct od_expert_bufs *b;
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(odw_bufs_new(&b, device, OD_SET_STORED, bytes, &err), OD_OK);
-	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 1, 0, 0 }, &err), OD_ERR_NOMEM);
+	assert_int_equal(od_expert_bufs_new(&b, device, OD_SET_STORED, bytes, &err), OD_OK);
+	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 1, 0, 0 }, &err), OD_ERR_NOMEM);
 	assert_non_null(strstr(err.msg, "buffer 1 of 1"));
-	odw_bufs_free(b);
+	od_expert_bufs_free(b);
 }
 
 /* ---- A schedule with a cache ---- */
 
 struct expert_cache_world {
-	struct odw_bufs *bufs;
-	struct odw_expert_cache *cache;
-	struct odw_schedule *s;
+	struct od_expert_bufs *bufs;
+	struct od_expert_cache *cache;
+	struct od_schedule *s;
 	uint64_t place, step;
 };
 
@@ -106,30 +106,30 @@ static void begin(struct expert_cache_world *w, const struct od_cache_opts *o)
 {
 	const struct od_share share = { 1, 0, 1 };
 	double inclusion[EXPERTS];
-	struct odw_cache_uses u = { .inclusion = inclusion };
+	struct od_expert_cache_uses u = { .inclusion = inclusion };
 	struct od_cache *policy;
 
-	odw_schedule_place(w->s, &share);
-	assert_true(odw_schedule_next_plan(w->s, &u));
+	od_schedule_place(w->s, &share);
+	assert_true(od_schedule_next_plan(w->s, &u));
 	assert_int_equal(od_cache_new(&policy, o, NULL), OD_OK);
-	assert_true(odw_schedule_begin_cache(w->s, u.place, policy));
+	assert_true(od_schedule_begin_cache(w->s, u.place, policy));
 	w->place = u.place;
 }
 
 static void open_world(struct expert_cache_world *w, unsigned n_slots, enum od_cache_policy policy, bool planes,
 		       const struct od_cache_plan *plan)
 {
-	const struct odw_planner_opts po = { .slot = planes ? OD_SET_STORED : OD_SET_STORED | OD_SET_PLAIN,
-					     .n_slots = n_slots };
+	const struct od_cache_planner_opts po = { .slot = planes ? OD_SET_STORED : OD_SET_STORED | OD_SET_PLAIN,
+						  .n_slots = n_slots };
 	const struct od_cache_opts o = policy_of(policy, plan, planes);
-	struct odw_schedule_opts more = { .max_pinned = plan->experts[OD_CACHE_F] };
+	struct od_schedule_opts more = { .max_pinned = plan->experts[OD_CACHE_F] };
 	size_t n[OD_N_EXPERT_BUFS];
 
 	*w = (struct expert_cache_world){ 0 };
-	assert_int_equal(odw_bufs_new(&w->bufs, device, po.slot, (uint64_t[]){ 1, 1, 1 }, NULL), OD_OK);
-	odw_planner_bufs(&po, plan, n);
-	assert_int_equal(odw_bufs_grow(w->bufs, n, NULL), OD_OK);
-	assert_int_equal(odw_cache_new(&w->cache, LAYERS, EXPERTS, w->bufs, NULL), OD_OK);
+	assert_int_equal(od_expert_bufs_new(&w->bufs, device, po.slot, (uint64_t[]){ 1, 1, 1 }, NULL), OD_OK);
+	od_cache_planner_bufs(&po, plan, n);
+	assert_int_equal(od_expert_bufs_grow(w->bufs, n, NULL), OD_OK);
+	assert_int_equal(od_expert_cache_new(&w->cache, LAYERS, EXPERTS, w->bufs, NULL), OD_OK);
 	more.bufs = w->bufs;
 	more.cache = w->cache;
 	w->s = new_schedule_with(n_slots, &more);
@@ -138,21 +138,21 @@ static void open_world(struct expert_cache_world *w, unsigned n_slots, enum od_c
 
 static void close_world(struct expert_cache_world *w)
 {
-	odw_schedule_end(w->s, SESSION);
-	odw_schedule_free(w->s);
-	odw_cache_free(w->cache);
-	odw_bufs_free(w->bufs);
+	od_schedule_end(w->s, SESSION);
+	od_schedule_free(w->s);
+	od_expert_cache_free(w->cache);
+	od_expert_bufs_free(w->bufs);
 }
 
 /* A RUN from its arrival to its end. */
-static struct odw_item use(struct expert_cache_world *w, uint32_t m, uint32_t expert, bool prompt)
+static struct od_schedule_item use(struct expert_cache_world *w, uint32_t m, uint32_t expert, bool prompt)
 {
-	struct odw_item item = { .expert = expert, .last = true, .prompt = prompt };
+	struct od_schedule_item item = { .expert = expert, .last = true, .prompt = prompt };
 
-	assert_int_equal(odw_schedule_run(w->s, SESSION, ++w->step, m, false, &item, 1), OD_OK);
-	for (struct odw_load_job job;
-	     odw_schedule_next_read(w->s, &job, false) || odw_schedule_next_finish(w->s, &job, false);)
-		(void)!odw_schedule_end_job(w->s, &job, job.kind == ODW_LOAD_READ, OD_OK, NULL);
+	assert_int_equal(od_schedule_run(w->s, SESSION, ++w->step, m, false, &item, 1), OD_OK);
+	for (struct od_load_job job;
+	     od_schedule_next_read(w->s, &job, false) || od_schedule_next_finish(w->s, &job, false);)
+		(void)!od_schedule_end_job(w->s, &job, job.kind == OD_LOAD_READ, OD_OK, NULL);
 	compute(w->s, &item);
 	return item;
 }
@@ -180,13 +180,13 @@ static void it_decides_as_the_policy_alone_does(void **state)
 				LAYERS;
 			const uint32_t expert = (uint32_t)(seed >> 33) % (1 + (uint32_t)(seed >> 50) % EXPERTS);
 			const enum od_cache_state was = od_cache_look(alone, m, expert);
-			const struct odw_item item = use(&w, m, expert, false);
+			const struct od_schedule_item item = use(&w, m, expert, false);
 
 			(void)od_cache_use(alone, m, expert);
 			assert_int_equal(item.cached, was);
 			assert_int_equal(item.ready, was == OD_CACHE_F);
 			for (uint32_t id = 0; id < LAYERS * EXPERTS; id++)
-				assert_int_equal(odw_cache_look(w.cache, id / EXPERTS, id % EXPERTS),
+				assert_int_equal(od_expert_cache_look(w.cache, id / EXPERTS, id % EXPERTS),
 						 od_cache_look(alone, id / EXPERTS, id % EXPERTS));
 		}
 		od_cache_free(alone);
@@ -201,35 +201,35 @@ static void prompts_leave_no_trace(void **state)
 	(void)state;
 	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);
 	use(&w, 0, 1, true);
-	assert_int_equal(odw_cache_look(w.cache, 0, 1), OD_CACHE_NONE);
+	assert_int_equal(od_expert_cache_look(w.cache, 0, 1), OD_CACHE_NONE);
 	use(&w, 0, 1, false);
 	use(&w, 0, 2, false);
 	assert_int_equal(use(&w, 0, 1, true).cached, OD_CACHE_F); /* served, */
 	use(&w, 0, 3, false);
-	assert_int_equal(odw_cache_look(w.cache, 0, 1), OD_CACHE_NONE); /* but the oldest all the same */
-	assert_int_equal(odw_cache_look(w.cache, 0, 2), OD_CACHE_F);
+	assert_int_equal(od_expert_cache_look(w.cache, 0, 1), OD_CACHE_NONE); /* but the oldest all the same */
+	assert_int_equal(od_expert_cache_look(w.cache, 0, 2), OD_CACHE_F);
 	close_world(&w);
 }
 
 static void a_use_is_heard_once_and_wants_are_not(void **state)
 {
-	struct odw_item item;
+	struct od_schedule_item item;
 	uint64_t before;
 	struct expert_cache_world w;
 
 	(void)state;
 	open_world(&w, 2, OD_CACHE_LRU, true, &two_full);
-	before = odw_cache_changes(w.cache);
+	before = od_expert_cache_changes(w.cache);
 	WANT(w.s, 1, 0, 1, 3);
 	load_all(w.s);
-	assert_int_equal(odw_cache_changes(w.cache), before);
+	assert_int_equal(od_expert_cache_changes(w.cache), before);
 	for (int i = 0; i < 3; i++) { /* three RUNs of one (step, m) */
 		run(w.s, 1, 0, false, &item, 3, i == 2);
-		assert_int_equal(odw_cache_changes(w.cache), before + 1);
+		assert_int_equal(od_expert_cache_changes(w.cache), before + 1);
 		compute(w.s, &item);
 	}
 	run(w.s, 2, 0, false, &item, 3, true);
-	assert_int_equal(odw_cache_changes(w.cache), before + 2);
+	assert_int_equal(od_expert_cache_changes(w.cache), before + 2);
 	compute(w.s, &item);
 	close_world(&w);
 }
@@ -237,7 +237,7 @@ static void a_use_is_heard_once_and_wants_are_not(void **state)
 /* An expert that is kept full is resident at once, cannot be evicted, and takes no slot from others. */
 static void what_is_full_does_not_count(void **state)
 {
-	struct odw_item item;
+	struct od_schedule_item item;
 	struct expert_cache_world w;
 
 	(void)state;
@@ -245,16 +245,16 @@ static void what_is_full_does_not_count(void **state)
 	use(&w, 1, 0, false);
 	use(&w, 1, 4, false);
 	WANT(w.s, 90, 2, 1, 0, 1);
-	assert_true(is(w.s, 3, 2, 0, ODW_LOADING));
-	assert_true(is(w.s, 3, 1, 0, ODW_RESIDENT) && is(w.s, 3, 1, 4, ODW_RESIDENT));
+	assert_true(is(w.s, 3, 2, 0, OD_SLOT_LOADING));
+	assert_true(is(w.s, 3, 1, 0, OD_SLOT_RESIDENT) && is(w.s, 3, 1, 4, OD_SLOT_RESIDENT));
 	run(w.s, 91, 3, false, &item, 2, true);
-	assert_true(is(w.s, 3, 3, 2, ODW_LOADING)); /* the WANT's slot */
-	assert_false(is(w.s, 3, 1, 0, ODW_RESIDENT)); /* the least lately used gives way to it */
-	assert_true(is(w.s, 3, 1, 4, ODW_RESIDENT));
+	assert_true(is(w.s, 3, 3, 2, OD_SLOT_LOADING)); /* the WANT's slot */
+	assert_false(is(w.s, 3, 1, 0, OD_SLOT_RESIDENT)); /* the least lately used gives way to it */
+	assert_true(is(w.s, 3, 1, 4, OD_SLOT_RESIDENT));
 	load_all(w.s);
 	assert_true(item.code == OD_OK && !item.ready);
 	compute(w.s, &item);
-	assert_true(is(w.s, 3, 1, 4, ODW_RESIDENT) && is(w.s, 3, 3, 2, ODW_RESIDENT));
+	assert_true(is(w.s, 3, 1, 4, OD_SLOT_RESIDENT) && is(w.s, 3, 3, 2, OD_SLOT_RESIDENT));
 	run(w.s, 92, 1, false, &item, 4, true);
 	assert_true(item.ready);
 	compute(w.s, &item);
@@ -271,22 +271,22 @@ static void other_layers_begin_anew(void **state)
 	(void)state;
 	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);
 	use(&w, 1, 0, false);
-	assert_true(odw_schedule_cached(w.s, &told, states));
+	assert_true(od_schedule_cached(w.s, &told, states));
 	assert_int_equal(states[EXPERTS], OD_CACHE_F);
 	assert_int_equal(states[0], OD_CACHE_NONE);
-	assert_false(odw_schedule_cached(w.s, &told, states));
-	odw_schedule_end(w.s, SESSION); /* the next session finds it */
-	odw_schedule_begin(w.s, SESSION);
-	odw_schedule_place(w.s, &same);
-	odw_schedule_place(w.s, &joined); /* others in its group, the same layers */
-	assert_true(is(w.s, 3, 1, 0, ODW_RESIDENT));
-	assert_false(odw_schedule_cached(w.s, &told, states));
-	odw_schedule_place(w.s, &other);
-	assert_false(is(w.s, 3, 1, 0, ODW_RESIDENT));
-	assert_true(odw_schedule_cached(w.s, &told, states));
+	assert_false(od_schedule_cached(w.s, &told, states));
+	od_schedule_end(w.s, SESSION); /* the next session finds it */
+	od_schedule_begin(w.s, SESSION);
+	od_schedule_place(w.s, &same);
+	od_schedule_place(w.s, &joined); /* others in its group, the same layers */
+	assert_true(is(w.s, 3, 1, 0, OD_SLOT_RESIDENT));
+	assert_false(od_schedule_cached(w.s, &told, states));
+	od_schedule_place(w.s, &other);
+	assert_false(is(w.s, 3, 1, 0, OD_SLOT_RESIDENT));
+	assert_true(od_schedule_cached(w.s, &told, states));
 	assert_int_equal(states[EXPERTS], OD_CACHE_NONE);
 	use(&w, 1, 0, false); /* before there is a plan */
-	assert_int_equal(odw_cache_look(w.cache, 1, 0), OD_CACHE_NONE);
+	assert_int_equal(od_expert_cache_look(w.cache, 1, 0), OD_CACHE_NONE);
 	close_world(&w);
 }
 

@@ -5,8 +5,8 @@
 #include "common/pack/write/pack_write.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/temp_dir.h"
-#include "worker-node/cache/cache_planner.h"
-#include "worker-node/load/loader.h"
+#include "common/residency/cache_planner.h"
+#include "common/residency/loader.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -60,10 +60,10 @@ static int teardown(void **state)
 
 struct loader_cache_world {
 	enum od_form form;
-	struct odw_bufs *bufs;
-	struct odw_expert_cache *cache;
-	struct odw_schedule *s;
-	struct odw_loaders *loaders;
+	struct od_expert_bufs *bufs;
+	struct od_expert_cache *cache;
+	struct od_schedule *s;
+	struct od_loaders *loaders;
 	sem_t ready;
 	uint64_t step;
 	atomic_int n_missed;
@@ -88,7 +88,7 @@ static void begin_cache(struct loader_cache_world *w, const struct od_cache_plan
 {
 	const struct od_share share = { 1, 0, 1 };
 	double inclusion[EXPERTS];
-	struct odw_cache_uses u = { .inclusion = inclusion };
+	struct od_expert_cache_uses u = { .inclusion = inclusion };
 	struct od_cache_opts o = { .policy = OD_CACHE_RANK,
 				   .n_moe = od_pack_config(pack)->n_moe,
 				   .n_experts = EXPERTS,
@@ -96,11 +96,11 @@ static void begin_cache(struct loader_cache_world *w, const struct od_cache_plan
 				   .full_is_stored = w->form == OD_FORM_PLANES };
 	struct od_cache *policy;
 
-	odw_schedule_place(w->s, &share);
-	assert_true(odw_schedule_next_plan(w->s, &u));
+	od_schedule_place(w->s, &share);
+	assert_true(od_schedule_next_plan(w->s, &u));
 	assert_int_equal(u.n_moe, o.n_moe);
 	assert_int_equal(od_cache_new(&policy, &o, NULL), OD_OK);
-	assert_true(odw_schedule_begin_cache(w->s, u.place, policy));
+	assert_true(od_schedule_begin_cache(w->s, u.place, policy));
 }
 
 static void open_world(struct loader_cache_world *w, enum od_form form)
@@ -108,23 +108,23 @@ static void open_world(struct loader_cache_world *w, enum od_form form)
 	const struct od_config *cfg = od_pack_config(pack);
 	const uint32_t n = cfg->n_moe, c = form == OD_FORM_PLAIN ? n : 0;
 	const struct od_cache_plan plan = { .n_moe = n, .experts = { n, c, n, n } };
-	const struct odw_planner_opts po = { .slot = od_form_bufs(form) | OD_SET_STORED, .n_slots = SLOTS };
-	struct odw_schedule_opts so = { .n_moe = n,
-					.n_experts = EXPERTS,
-					.n_slots = SLOTS,
-					.n_stages = odw_loader_stages(2, 2),
-					.n_slices = odw_slices(od_pack_expert(pack, 0, 0)->n_shards),
-					.max_pinned = n };
-	struct odw_loader_opts lo = { .pack = pack,
-				      .device = device,
-				      .form = form,
-				      .slot = po.slot,
-				      .n_readers = 2,
-				      .n_inflaters = 2,
-				      .wake = wake,
-				      .wake_arg = &w->ready,
-				      .missed = count_missed,
-				      .missed_arg = w };
+	const struct od_cache_planner_opts po = { .slot = od_form_bufs(form) | OD_SET_STORED, .n_slots = SLOTS };
+	struct od_schedule_opts so = { .n_moe = n,
+				       .n_experts = EXPERTS,
+				       .n_slots = SLOTS,
+				       .n_stages = od_loader_stages(2, 2),
+				       .n_slices = od_slices(od_pack_expert(pack, 0, 0)->n_shards),
+				       .max_pinned = n };
+	struct od_loader_opts lo = { .pack = pack,
+				     .device = device,
+				     .form = form,
+				     .slot = po.slot,
+				     .n_readers = 2,
+				     .n_inflaters = 2,
+				     .wake = wake,
+				     .wake_arg = &w->ready,
+				     .missed = count_missed,
+				     .missed_arg = w };
 	uint64_t bytes[OD_N_EXPERT_BUFS];
 	size_t n_bufs[OD_N_EXPERT_BUFS];
 
@@ -132,26 +132,26 @@ static void open_world(struct loader_cache_world *w, enum od_form form)
 	sem_init(&w->ready, 0, 0);
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
 		bytes[i] = od_pack_buf_bytes(pack, (enum od_expert_buf)i);
-	assert_int_equal(odw_bufs_new(&w->bufs, device, po.slot, bytes, NULL), OD_OK);
-	odw_planner_bufs(&po, &plan, n_bufs);
-	assert_int_equal(odw_bufs_grow(w->bufs, n_bufs, NULL), OD_OK);
-	assert_int_equal(odw_cache_new(&w->cache, n, EXPERTS, w->bufs, NULL), OD_OK);
+	assert_int_equal(od_expert_bufs_new(&w->bufs, device, po.slot, bytes, NULL), OD_OK);
+	od_cache_planner_bufs(&po, &plan, n_bufs);
+	assert_int_equal(od_expert_bufs_grow(w->bufs, n_bufs, NULL), OD_OK);
+	assert_int_equal(od_expert_cache_new(&w->cache, n, EXPERTS, w->bufs, NULL), OD_OK);
 	so.bufs = w->bufs;
 	so.cache = w->cache;
-	assert_int_equal(odw_schedule_new(&w->s, &so, NULL), OD_OK);
-	odw_schedule_begin(w->s, SESSION);
+	assert_int_equal(od_schedule_new(&w->s, &so, NULL), OD_OK);
+	od_schedule_begin(w->s, SESSION);
 	begin_cache(w, &plan);
 	lo.schedule = w->s;
-	assert_int_equal(odw_loaders_start(&w->loaders, &lo, NULL), OD_OK);
+	assert_int_equal(od_loaders_start(&w->loaders, &lo, NULL), OD_OK);
 }
 
 static void close_world(struct loader_cache_world *w)
 {
-	odw_schedule_end(w->s, SESSION);
-	odw_loaders_stop(w->loaders);
-	odw_schedule_free(w->s);
-	odw_cache_free(w->cache);
-	odw_bufs_free(w->bufs);
+	od_schedule_end(w->s, SESSION);
+	od_loaders_stop(w->loaders);
+	od_schedule_free(w->s);
+	od_expert_cache_free(w->cache);
+	od_expert_bufs_free(w->bufs);
 	sem_destroy(&w->ready);
 }
 
@@ -190,7 +190,7 @@ static void check_planes(const struct od_expert *w, uint32_t expert)
 	}
 }
 
-static void check_weights(const struct loader_cache_world *w, const struct odw_item *item)
+static void check_weights(const struct loader_cache_world *w, const struct od_schedule_item *item)
 {
 	const struct od_expert *want = &od_experts_get(plain)[LAYER * EXPERTS + item->expert];
 	struct od_expert got;
@@ -210,19 +210,19 @@ static void check_weights(const struct loader_cache_world *w, const struct odw_i
 }
 
 /* A RUN of one expert: what the answer's code is. When it is good, so are the weights. */
-static int use(struct loader_cache_world *w, uint32_t expert, struct odw_item *item)
+static int use(struct loader_cache_world *w, uint32_t expert, struct od_schedule_item *item)
 {
-	struct odw_item *got;
+	struct od_schedule_item *got;
 
-	*item = (struct odw_item){ .expert = expert, .last = true };
-	assert_int_equal(odw_schedule_run(w->s, SESSION, ++w->step, LAYER, true, item, 1), OD_OK);
-	while ((got = odw_schedule_take(w->s)) == NULL)
+	*item = (struct od_schedule_item){ .expert = expert, .last = true };
+	assert_int_equal(od_schedule_run(w->s, SESSION, ++w->step, LAYER, true, item, 1), OD_OK);
+	while ((got = od_schedule_take(w->s)) == NULL)
 		sem_wait(&w->ready);
 	assert_ptr_equal(got, item);
 	if (item->code != OD_OK)
 		return item->code;
 	check_weights(w, item);
-	odw_schedule_done(w->s, item);
+	od_schedule_done(w->s, item);
 	return OD_OK;
 }
 
@@ -230,7 +230,7 @@ static int use(struct loader_cache_world *w, uint32_t expert, struct odw_item *i
 static uint32_t fill_pools(struct loader_cache_world *w)
 {
 	const uint32_t n = w->form == OD_FORM_PLAIN ? 4 : 3;
-	struct odw_item item;
+	struct od_schedule_item item;
 
 	for (uint32_t e = 0; e < n; e++) {
 		for (uint32_t i = 0; i < 2 * n - e; i++)
@@ -247,7 +247,7 @@ static const unsigned missing[] = { 0, 0, OD_SET_E, OD_SET_SM, OD_SET_STORED }; 
 
 static void only_what_is_missing_is_read(void **state)
 {
-	struct odw_item item;
+	struct od_schedule_item item;
 	struct loader_cache_world w;
 
 	(void)state;
@@ -263,7 +263,7 @@ static void only_what_is_missing_is_read(void **state)
 			assert_int_equal(use(&w, n + round, &item), OD_OK); /* seldom used: it leaves no trace */
 			assert_int_equal(item.cached, OD_CACHE_NONE);
 			assert_int_equal(item.loaded_bytes, stored_bytes(n + round, OD_SET_STORED));
-			assert_int_equal(odw_cache_has(w.cache, LAYER, n + round), 0);
+			assert_int_equal(od_expert_cache_has(w.cache, LAYER, n + round), 0);
 		}
 		close_world(&w);
 	}
@@ -281,7 +281,7 @@ static void flip(uint64_t offset)
 /* Kept data was checked once, and is not checked again; data that is read is. */
 static void damage_is_found_where_it_is_read(void **state)
 {
-	struct odw_item item;
+	struct od_schedule_item item;
 	struct loader_cache_world w;
 
 	(void)state;
@@ -310,7 +310,7 @@ static void damage_is_found_where_it_is_read(void **state)
 /* An expert that fails before it was ever whole is not kept, whatever the policy wants. */
 static void what_never_was_whole_is_forgotten(void **state)
 {
-	struct odw_item item;
+	struct od_schedule_item item;
 	struct loader_cache_world w;
 
 	(void)state;
@@ -320,9 +320,9 @@ static void what_never_was_whole_is_forgotten(void **state)
 		open_world(&w, (enum od_form)form);
 		flip(s->sm.offset);
 		assert_int_equal(use(&w, 5, &item), OD_ERR_CORRUPT);
-		while (odw_schedule_look(w.s, 0).state != ODW_FREE) /* other slices are still under way */
+		while (od_schedule_look(w.s, 0).state != OD_SLOT_FREE) /* other slices are still under way */
 			sched_yield();
-		assert_int_equal(odw_cache_look(w.cache, LAYER, 5), OD_CACHE_NONE);
+		assert_int_equal(od_expert_cache_look(w.cache, LAYER, 5), OD_CACHE_NONE);
 		flip(s->sm.offset);
 		assert_int_equal(use(&w, 5, &item), OD_OK);
 		assert_int_equal(item.loaded_bytes, stored_bytes(5, OD_SET_STORED));
@@ -345,7 +345,7 @@ static void a_device_that_fails_is_no_damage(void **state)
 	const struct od_device_ops *ops = device->ops;
 	struct od_device_ops refusing = *ops;
 	const struct od_shard *s = &od_pack_expert(pack, LAYER, 5)->shard[0];
-	struct odw_item item;
+	struct od_schedule_item item;
 	struct loader_cache_world w;
 
 	(void)state;

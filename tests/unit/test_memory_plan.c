@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "worker-node/schedule.h"
+#include "common/residency/schedule.h"
 
 #define MIB (1u << 20)
 
@@ -29,7 +29,7 @@ static void number_follows_from_the_limit(void **state)
 	assert_int_equal(odw_fit_slots(&n, 1000000000, 64 * MIB, MIB, 3, &err), OD_OK);
 	assert_int_equal(n, 3);
 	assert_int_equal(odw_fit_slots(&n, 1ull << 40, 64 * MIB, MIB, 0, &err), OD_OK);
-	assert_int_equal(n, ODW_MAX_SLOTS);
+	assert_int_equal(n, OD_MAX_SLOTS);
 }
 
 static void too_little_names_the_bytes_needed(void **state)
@@ -45,7 +45,7 @@ static void too_little_names_the_bytes_needed(void **state)
 	assert_int_equal(odw_fit_slots(&n, 68157440, 64 * MIB, MIB, 0, &err), OD_OK);
 	assert_int_equal(n, 1);
 	assert_int_equal(odw_fit_slots(&n, 68157440, 64 * MIB, MIB, 2, &err), OD_ERR_NOMEM);
-	assert_int_equal(odw_fit_slots(&n, 68157440, 64 * MIB, MIB, ODW_MAX_SLOTS + 1, &err), OD_ERR_ARG);
+	assert_int_equal(odw_fit_slots(&n, 68157440, 64 * MIB, MIB, OD_MAX_SLOTS + 1, &err), OD_ERR_ARG);
 	assert_int_equal(odw_fit_slots(&n, UINT64_MAX, 64 * MIB, UINT64_MAX - 5, 0, &err), OD_ERR_RANGE);
 	assert_int_equal(odw_fit_slots(&n, UINT64_MAX, 64 * MIB, UINT64_MAX / 4, 5, &err), OD_ERR_RANGE);
 }

@@ -1,6 +1,6 @@
 /* Paced reads, by the real clock: how long they take, that they queue up, and that nobody waits for a load that is
  * cancelled. Bounds from above are only such that hold on a machine that does much else. */
-#include "worker-node/load/paced_reader.h"
+#include "worker-node/paced_reader.h"
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -181,7 +181,7 @@ static void reads_at_a_rate_queue_up(void **state)
 
 struct paced_reader_world {
 	struct odw_paced_reader paced;
-	struct odw_schedule *s;
+	struct od_schedule *s;
 	pthread_t thread;
 	_Atomic unsigned n_read; /* slices */
 };
@@ -189,46 +189,46 @@ struct paced_reader_world {
 static void *read_slices(void *arg)
 {
 	struct paced_reader_world *w = arg;
-	struct odw_load_job job;
+	struct od_load_job job;
 	struct od_err err;
 
-	while (odw_schedule_next_read(w->s, &job, true)) {
+	while (od_schedule_next_read(w->s, &job, true)) {
 		const int rc = odw_paced_read(&w->paced, job.m, job.expert, job.slice, 1, job.read, &job.mem,
 					      (struct od_ref){ 0 }, NULL, &err);
 
 		w->n_read++;
-		(void)!odw_schedule_end_job(w->s, &job, 1, rc, &err);
-		while (odw_schedule_next_finish(w->s, &job, false))
-			(void)!odw_schedule_end_job(w->s, &job, 0, OD_OK, &err);
+		(void)!od_schedule_end_job(w->s, &job, 1, rc, &err);
+		while (od_schedule_next_finish(w->s, &job, false))
+			(void)!od_schedule_end_job(w->s, &job, 0, OD_OK, &err);
 	}
 	return NULL;
 }
 
 static void open_world(struct paced_reader_world *w, uint64_t load_ns)
 {
-	const struct odw_schedule_opts opts = {
+	const struct od_schedule_opts opts = {
 		.n_moe = LAYER + 1, .n_experts = EXPERT + 2, .n_slices = n_shards, .n_slots = 1, .n_stages = 2
 	};
 
 	*w = (struct paced_reader_world){ .paced = reader_of(load_ns) };
-	assert_int_equal(odw_schedule_new(&w->s, &opts, NULL), OD_OK);
+	assert_int_equal(od_schedule_new(&w->s, &opts, NULL), OD_OK);
 	w->paced.schedule = w->s;
-	odw_schedule_begin(w->s, SESSION);
+	od_schedule_begin(w->s, SESSION);
 	assert_int_equal(pthread_create(&w->thread, NULL, read_slices, w), 0);
 }
 
 static void close_world(struct paced_reader_world *w)
 {
-	odw_schedule_stop(w->s);
+	od_schedule_stop(w->s);
 	pthread_join(w->thread, NULL);
-	odw_schedule_free(w->s);
+	od_schedule_free(w->s);
 }
 
-static struct odw_load_figures figures(struct odw_schedule *s)
+static struct od_load_figures figures(struct od_schedule *s)
 {
-	struct odw_load_figures f;
+	struct od_load_figures f;
 
-	odw_schedule_figures(s, &f);
+	od_schedule_figures(s, &f);
 	return f;
 }
 
@@ -238,24 +238,24 @@ static void begin_read(struct paced_reader_world *w, uint64_t step)
 	const unsigned before = n_reads;
 	const uint32_t expert = EXPERT;
 
-	assert_int_equal(odw_schedule_want(w->s, SESSION, step, LAYER, 1, &expert, 1, false), 0);
+	assert_int_equal(od_schedule_want(w->s, SESSION, step, LAYER, 1, &expert, 1, false), 0);
 	while (n_reads == before)
 		od_sleep_until(od_now_ns() + OD_NS_PER_MS);
 }
 
 static void a_load_is_complete_no_earlier(void **state)
 {
-	struct odw_item item = { .expert = EXPERT, .last = true }, *got;
+	struct od_schedule_item item = { .expert = EXPERT, .last = true }, *got;
 	struct paced_reader_world w;
 
 	(void)state;
 	open_world(&w, LOAD_NS);
-	assert_int_equal(odw_schedule_run(w.s, SESSION, 1, LAYER, true, &item, 1), OD_OK);
-	while ((got = odw_schedule_take(w.s)) == NULL)
+	assert_int_equal(od_schedule_run(w.s, SESSION, 1, LAYER, true, &item, 1), OD_OK);
+	while ((got = od_schedule_take(w.s)) == NULL)
 		od_sleep_until(od_now_ns() + OD_NS_PER_MS);
 	assert_ptr_equal(got, &item);
 	assert_true(item.code == OD_OK && item.load_ns >= LOAD_NS);
-	odw_schedule_done(w.s, &item);
+	od_schedule_done(w.s, &item);
 	close_world(&w);
 }
 
@@ -263,27 +263,27 @@ static void a_load_is_complete_no_earlier(void **state)
 static void what_is_cancelled_ends_at_once(void **state)
 {
 	const uint64_t begin_ns = od_now_ns();
-	struct odw_item item = { .expert = EXPERT + 1, .last = true };
+	struct od_schedule_item item = { .expert = EXPERT + 1, .last = true };
 	struct paced_reader_world w;
 
 	(void)state;
 	open_world(&w, FOREVER_NS);
 	begin_read(&w, 1);
 	w.paced.load_ns = LOAD_NS; /* a load that finds the path free */
-	assert_int_equal(odw_schedule_run(w.s, SESSION, 1, LAYER, true, &item, 1), OD_OK);
-	while (odw_schedule_take(w.s) == NULL)
+	assert_int_equal(od_schedule_run(w.s, SESSION, 1, LAYER, true, &item, 1), OD_OK);
+	while (od_schedule_take(w.s) == NULL)
 		od_sleep_until(od_now_ns() + OD_NS_PER_MS);
-	odw_schedule_done(w.s, &item);
+	od_schedule_done(w.s, &item);
 	assert_int_equal(figures(w.s).c[OD_C_CANCELLED_LOADS], 1);
 	assert_int_equal(w.n_read, 1 + n_shards);
 
 	w.paced.load_ns = FOREVER_NS;
 	for (int i = 0; i < TIMES; i++) {
 		begin_read(&w, 2);
-		odw_schedule_end(w.s, SESSION);
-		while (odw_schedule_look(w.s, 0).state != ODW_FREE)
+		od_schedule_end(w.s, SESSION);
+		while (od_schedule_look(w.s, 0).state != OD_SLOT_FREE)
 			od_sleep_until(od_now_ns() + OD_NS_PER_MS);
-		odw_schedule_begin(w.s, SESSION);
+		od_schedule_begin(w.s, SESSION);
 	}
 	close_world(&w);
 	for (int i = 0; i < TIMES; i++) {

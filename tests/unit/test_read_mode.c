@@ -1,11 +1,11 @@
 /* The way in which experts are read: timed with a clock of the test's own, over real slices of real experts; and the
  * cache planner's costs of loads. */
-#include "worker-node/load/read_mode.h"
+#include "common/residency/read_mode.h"
 
 #include "common/pack/write/pack_write.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/temp_dir.h"
-#include "worker-node/cache/cache_costs.h"
+#include "common/residency/cache_costs.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -78,27 +78,27 @@ static int reset(void **state)
 	return 0;
 }
 
-static bool choose_with(enum od_form form, enum odw_read_mode asked, uint64_t free_bytes, unsigned n_readers)
+static bool choose_with(enum od_form form, enum od_read_mode asked, uint64_t free_bytes, unsigned n_readers)
 {
 	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, od_buf_ref(slot, 0));
-	const struct odw_read_mode_opts o = { .pack = pack,
-					      .device = device,
-					      .form = form,
-					      .mem = &mem,
-					      .n_readers = n_readers,
-					      .asked = asked,
-					      .free_bytes = free_bytes,
-					      .read = read_disk,
-					      .now_ns = look };
+	const struct od_read_mode_opts o = { .pack = pack,
+					     .device = device,
+					     .form = form,
+					     .mem = &mem,
+					     .n_readers = n_readers,
+					     .asked = asked,
+					     .free_bytes = free_bytes,
+					     .read = read_disk,
+					     .now_ns = look };
 	bool direct;
 
 	disk.n_reads = disk.slices = 0;
-	assert_int_equal(odw_read_mode_choose(&direct, &o, NULL), OD_OK);
+	assert_int_equal(od_read_mode_choose(&direct, &o, NULL), OD_OK);
 	assert_int_equal(od_pack_read_direct(pack, direct), direct);
 	return direct;
 }
 
-static bool choose(enum od_form form, enum odw_read_mode asked, uint64_t free_bytes)
+static bool choose(enum od_form form, enum od_read_mode asked, uint64_t free_bytes)
 {
 	return choose_with(form, asked, free_bytes, 1);
 }
@@ -126,12 +126,12 @@ static void the_faster_way_is_taken(void **state)
 	disk.warm_up_ns = 50000000;
 	if (!od_pack_read_direct(pack, true))
 		skip(); /* not on this file system */
-	assert_true(choose(OD_FORM_PLANES, ODW_READ_AUTO, bytes / 100 * 55));
+	assert_true(choose(OD_FORM_PLANES, OD_READ_AUTO, bytes / 100 * 55));
 	assert_int_equal(disk.n_reads, 12);
 	assert_memory_equal(disk.expert, far_apart, sizeof(far_apart));
 	assert_memory_equal(&disk.expert[4], far_apart, sizeof(far_apart));
 	assert_memory_equal(&disk.expert[8], others, sizeof(others));
-	assert_false(choose(OD_FORM_PLANES, ODW_READ_AUTO, bytes / 100 * 56));
+	assert_false(choose(OD_FORM_PLANES, OD_READ_AUTO, bytes / 100 * 56));
 	assert_int_equal(disk.n_reads, 12);
 }
 
@@ -143,11 +143,11 @@ static void nothing_is_timed_without_a_choice(void **state)
 	(void)state;
 	if (!od_pack_read_direct(pack, true))
 		skip();
-	assert_true(!choose(OD_FORM_PLANES, ODW_READ_AUTO, bytes) && disk.n_reads == 0);
-	assert_true(choose(OD_FORM_PLANES, ODW_READ_DIRECT, bytes) && disk.n_reads == 0);
-	assert_true(!choose(OD_FORM_PLANES, ODW_READ_BUFFERED, 0) && disk.n_reads == 0);
-	for (int asked = ODW_READ_AUTO; asked <= ODW_READ_DIRECT; asked++)
-		assert_true(!choose(OD_FORM_PLAIN, (enum odw_read_mode)asked, 0) && disk.n_reads == 0);
+	assert_true(!choose(OD_FORM_PLANES, OD_READ_AUTO, bytes) && disk.n_reads == 0);
+	assert_true(choose(OD_FORM_PLANES, OD_READ_DIRECT, bytes) && disk.n_reads == 0);
+	assert_true(!choose(OD_FORM_PLANES, OD_READ_BUFFERED, 0) && disk.n_reads == 0);
+	for (int asked = OD_READ_AUTO; asked <= OD_READ_DIRECT; asked++)
+		assert_true(!choose(OD_FORM_PLAIN, (enum od_read_mode)asked, 0) && disk.n_reads == 0);
 }
 
 static void readers_read_at_the_same_time(void **state)
@@ -155,9 +155,9 @@ static void readers_read_at_the_same_time(void **state)
 	(void)state;
 	if (!od_pack_read_direct(pack, true))
 		skip();
-	(void)choose_with(OD_FORM_PLANES, ODW_READ_AUTO, 0, 2);
+	(void)choose_with(OD_FORM_PLANES, OD_READ_AUTO, 0, 2);
 	assert_true(disk.n_reads == 24 && disk.slices == 3);
-	(void)choose_with(OD_FORM_PLANES, ODW_READ_AUTO, 0, 64); /* more than there are slices */
+	(void)choose_with(OD_FORM_PLANES, OD_READ_AUTO, 0, 64); /* more than there are slices */
 	assert_true(disk.n_reads == 36 && disk.slices == 7);
 }
 
@@ -168,10 +168,10 @@ static void slow_disks_are_not_waited_for(void **state)
 	if (!od_pack_read_direct(pack, true))
 		skip();
 	disk.ns_per_read = 2000000000;
-	(void)choose(OD_FORM_PLANES, ODW_READ_AUTO, 0);
+	(void)choose(OD_FORM_PLANES, OD_READ_AUTO, 0);
 	assert_int_equal(disk.n_reads, 3);
 	disk.ns_per_read = 100000000; /* 100, 200, 300 ms */
-	(void)choose(OD_FORM_PLANES, ODW_READ_AUTO, 0);
+	(void)choose(OD_FORM_PLANES, OD_READ_AUTO, 0);
 	assert_int_equal(disk.n_reads, 9);
 }
 
@@ -184,16 +184,16 @@ static void what_cannot_be_read_is_left_out(void **state)
 	for (int i = 0; i < 3; i++)
 		disk.ns_per_byte[i] = 20 - 5 * (uint64_t)i;
 	disk.refuse = 49; /* one that is read past the page cache */
-	assert_true(choose(OD_FORM_PLANES, ODW_READ_AUTO, 0));
+	assert_true(choose(OD_FORM_PLANES, OD_READ_AUTO, 0));
 	disk.refuse = -2;
-	assert_false(choose(OD_FORM_PLANES, ODW_READ_AUTO, 0));
+	assert_false(choose(OD_FORM_PLANES, OD_READ_AUTO, 0));
 }
 
 /* Reading an expert of three matrices is three times u and three times rho u. */
 static void costs_as_the_planner_has_them(void **state)
 {
-	const struct odw_expert_costs costs = { .read_ns = 9000000, .finish_ns = 600000, .n_inflaters = 2 };
-	struct od_cache_cost c = odw_cache_cost(pack, &costs);
+	const struct od_expert_costs costs = { .read_ns = 9000000, .finish_ns = 600000, .n_inflaters = 2 };
+	struct od_cache_cost c = od_expert_cache_cost(pack, &costs);
 	double sm = 0, e = 0;
 
 	(void)state;

@@ -3,17 +3,17 @@
 
 static void run_takes_the_slot_of_a_want(void **state)
 {
-	struct odw_schedule *s = new_schedule(1);
-	struct odw_load_job a, job;
-	struct odw_item r;
+	struct od_schedule *s = new_schedule(1);
+	struct od_load_job a, job;
+	struct od_schedule_item r;
 
 	(void)state;
 	WANT(s, 1, 0, 1, 2);
-	assert_true(odw_schedule_next_read(s, &a, false));
+	assert_true(od_schedule_next_read(s, &a, false));
 	run(s, 9, 3, true, &r, 4, true); /* later by key, but a RUN */
-	assert_true(is(s, 1, 0, 0, ODW_DRAINING));
-	assert_false(odw_schedule_next_read(s, &job, false)); /* the cancelled load stops at the shard */
-	assert_null(odw_schedule_take(s));
+	assert_true(is(s, 1, 0, 0, OD_SLOT_DRAINING));
+	assert_false(od_schedule_next_read(s, &job, false)); /* the cancelled load stops at the shard */
+	assert_null(od_schedule_take(s));
 	assert_false(put(s, &a, 10));
 	assert_int_equal(figures(s).c[OD_C_CANCELLED_LOADS], 1);
 	for (int i = 0; i < SHARDS; i++)
@@ -23,33 +23,33 @@ static void run_takes_the_slot_of_a_want(void **state)
 	assert_false(r.ready);
 	assert_int_equal(r.loaded_bytes, SHARDS * 10);
 	assert_int_equal(load_one(s, &job), 2); /* the WANT comes back to its slot */
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void run_takes_the_want_with_the_greatest_key(void **state)
 {
-	struct odw_schedule *s = new_schedule(3);
-	struct odw_item r[2];
+	struct od_schedule *s = new_schedule(3);
+	struct od_schedule_item r[2];
 
 	(void)state;
 	WANT(s, 2, 1, 1, 0);
 	WANT(s, 1, 3, 1, 3, 1); /* rank decides: 1 is the later one */
 	load_all(s);
 	WANT(s, 3, 0, 1, 2); /* no room */
-	assert_false(is(s, 3, 0, 2, ODW_LOADING));
+	assert_false(is(s, 3, 0, 2, OD_SLOT_LOADING));
 	run(s, 1, 0, true, &r[0], 4, true);
-	assert_true(is(s, 3, 0, 4, ODW_LOADING));
-	assert_false(is(s, 3, 1, 0, ODW_RESIDENT)); /* (2, 1) was the greatest */
+	assert_true(is(s, 3, 0, 4, OD_SLOT_LOADING));
+	assert_false(is(s, 3, 1, 0, OD_SLOT_RESIDENT)); /* (2, 1) was the greatest */
 	run(s, 1, 1, true, &r[1], 4, true);
-	assert_false(is(s, 3, 3, 1, ODW_RESIDENT));
-	assert_true(is(s, 3, 3, 3, ODW_RESIDENT));
-	odw_schedule_free(s);
+	assert_false(is(s, 3, 3, 1, OD_SLOT_RESIDENT));
+	assert_true(is(s, 3, 3, 3, OD_SLOT_RESIDENT));
+	od_schedule_free(s);
 }
 
 static void runs_wait_for_runs_and_go_by_key(void **state)
 {
-	struct odw_schedule *s = new_schedule(1);
-	struct odw_item r[3];
+	struct od_schedule *s = new_schedule(1);
+	struct od_schedule_item r[3];
 
 	(void)state;
 	run(s, 5, 2, false, &r[0], 0, true);
@@ -59,19 +59,19 @@ static void runs_wait_for_runs_and_go_by_key(void **state)
 	compute(s, &r[0]); /* it had the slot already */
 	load_all(s);
 	compute(s, &r[2]); /* an earlier step */
-	assert_null(odw_schedule_take(s));
+	assert_null(od_schedule_take(s));
 	load_all(s);
 	compute(s, &r[1]);
-	assert_int_equal(odw_schedule_entries(s), 0);
-	assert_true(is(s, 1, 0, 0, ODW_FREE));
-	odw_schedule_free(s);
+	assert_int_equal(od_schedule_entries(s), 0);
+	assert_true(is(s, 1, 0, 0, OD_SLOT_FREE));
+	od_schedule_free(s);
 }
 
 static void ready_runs_go_before_loading_ones(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_item r[2];
-	struct odw_load_job job;
+	struct od_schedule *s = new_schedule(2);
+	struct od_schedule_item r[2];
+	struct od_load_job job;
 
 	(void)state;
 	WANT(s, 1, 3, 1, 0);
@@ -84,13 +84,13 @@ static void ready_runs_go_before_loading_ones(void **state)
 	assert_int_not_equal(r[1].loaded_bytes, 0);
 	load_all(s);
 	compute(s, &r[0]);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void newest_version_wins(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_load_job job;
+	struct od_schedule *s = new_schedule(2);
+	struct od_load_job job;
 
 	(void)state;
 	WANT(s, 1, 0, 5, 0, 1);
@@ -98,99 +98,99 @@ static void newest_version_wins(void **state)
 	WANT(s, 1, 0, 4, 2); /* older */
 	WANT(s, 1, 0, 5, 3); /* not newer */
 	WANT(s, 1, 0, 6, 0, 4); /* 1 goes, 0 stays where it is */
-	assert_int_equal(odw_schedule_entries(s), 2);
-	assert_true(is(s, 2, 0, 4, ODW_LOADING));
+	assert_int_equal(od_schedule_entries(s), 2);
+	assert_true(is(s, 2, 0, 4, OD_SLOT_LOADING));
 	assert_int_equal(load_one(s, &job), 0);
 	assert_int_equal(job.slice, 1); /* not begun again */
 	load_all(s);
 	assert_int_equal(figures(s).c[OD_C_LOADS], 2);
 	assert_int_equal(figures(s).c[OD_C_CANCELLED_LOADS], 0);
-	assert_int_equal(odw_schedule_want(s, SESSION, 1, 0, 7, NULL, 0, false), 0);
-	assert_int_equal(odw_schedule_entries(s), 0);
+	assert_int_equal(od_schedule_want(s, SESSION, 1, 0, 7, NULL, 0, false), 0);
+	assert_int_equal(od_schedule_entries(s), 0);
 	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 2);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void what_prompts_load_and_do_not_use_is_counted_apart(void **state)
 {
-	struct odw_schedule *s = new_schedule(4);
-	struct odw_load_job job;
+	struct od_schedule *s = new_schedule(4);
+	struct od_load_job job;
 
 	(void)state;
 	WANT(s, 1, 0, 1, 0);
-	assert_int_equal(odw_schedule_want(s, SESSION, 2, 0, 1, (uint32_t[]){ 1 }, 1, true), 0);
+	assert_int_equal(od_schedule_want(s, SESSION, 2, 0, 1, (uint32_t[]){ 1 }, 1, true), 0);
 	load_all(s);
-	odw_schedule_close(s, SESSION, 1, 0);
+	od_schedule_close(s, SESSION, 1, 0);
 	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 1);
 	assert_int_equal(figures(s).c[OD_C_PROMPT_EXTRA_LOADS], 0);
-	assert_int_equal(odw_schedule_want(s, SESSION, 2, 1, 1, (uint32_t[]){ 2 }, 1, true), 0);
+	assert_int_equal(od_schedule_want(s, SESSION, 2, 1, 1, (uint32_t[]){ 2 }, 1, true), 0);
 	assert_int_equal(load_one(s, &job), 2); /* one slice of two */
-	odw_schedule_close(s, SESSION, 2, 1);
+	od_schedule_close(s, SESSION, 2, 1);
 	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 2);
 	assert_int_equal(figures(s).c[OD_C_CANCELLED_LOADS], 1);
 	assert_int_equal(figures(s).c[OD_C_PROMPT_EXTRA_LOADS], 2);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void closing_voids_wants_whenever_they_come(void **state)
 {
-	struct odw_schedule *s = new_schedule(4);
-	struct odw_item r;
+	struct od_schedule *s = new_schedule(4);
+	struct od_schedule_item r;
 
 	(void)state;
 	WANT(s, 1, 0, 1, 0);
 	WANT(s, 1, 1, 1, 0, 1);
 	WANT(s, 1, 2, 1, 0);
 	WANT(s, 2, 0, 1, 0);
-	odw_schedule_close(s, SESSION, 1, 1);
-	assert_int_equal(odw_schedule_entries(s), 2); /* (1, 2) and the other step's */
+	od_schedule_close(s, SESSION, 1, 1);
+	assert_int_equal(od_schedule_entries(s), 2); /* (1, 2) and the other step's */
 	WANT(s, 1, 1, 9, 3); /* late */
-	assert_int_equal(odw_schedule_entries(s), 2);
-	odw_schedule_close(s, SESSION, 1, 0); /* does not open anything again */
+	assert_int_equal(od_schedule_entries(s), 2);
+	od_schedule_close(s, SESSION, 1, 0); /* does not open anything again */
 	WANT(s, 1, 1, 10, 3);
-	assert_int_equal(odw_schedule_entries(s), 2);
+	assert_int_equal(od_schedule_entries(s), 2);
 	WANT(s, 2, 1, 1, 1);
 	WANT(s, 2, 2, 1, 2, 3);
 	run(s, 2, 2, false, &r, 3, true); /* voids up to layer 1, and its own WANT becomes the RUN */
-	assert_int_equal(odw_schedule_entries(s), 3);
+	assert_int_equal(od_schedule_entries(s), 3);
 	WANT(s, 2, 1, 2, 1);
-	assert_int_equal(odw_schedule_entries(s), 3);
+	assert_int_equal(od_schedule_entries(s), 3);
 	WANT(s, 2, 2, 2, 2, 4);
-	assert_int_equal(odw_schedule_entries(s), 4);
-	odw_schedule_close(s, SESSION, 2, 2);
-	assert_int_equal(odw_schedule_entries(s), 2); /* (1, 2) and the RUN */
-	odw_schedule_free(s);
+	assert_int_equal(od_schedule_entries(s), 4);
+	od_schedule_close(s, SESSION, 2, 2);
+	assert_int_equal(od_schedule_entries(s), 2); /* (1, 2) and the RUN */
+	od_schedule_free(s);
 }
 
 static void last_run_of_a_layer_voids_its_wants(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_item r[2];
+	struct od_schedule *s = new_schedule(2);
+	struct od_schedule_item r[2];
 
 	(void)state;
 	WANT(s, 1, 0, 1, 0, 1);
 	run(s, 1, 0, false, &r[0], 1, false);
 	load_all(s);
 	compute(s, &r[0]);
-	assert_int_equal(odw_schedule_entries(s), 2); /* kept, wanted */
+	assert_int_equal(od_schedule_entries(s), 2); /* kept, wanted */
 	run(s, 1, 0, true, &r[1], 2, false);
-	assert_int_equal(odw_schedule_entries(s), 1);
+	assert_int_equal(od_schedule_entries(s), 1);
 	load_all(s);
 	compute(s, &r[1]);
-	assert_int_equal(odw_schedule_entries(s), 0); /* nothing is kept for a closed layer */
-	odw_schedule_free(s);
+	assert_int_equal(od_schedule_entries(s), 0); /* nothing is kept for a closed layer */
+	od_schedule_free(s);
 }
 
 static void last_frees_and_not_last_keeps(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_item r[4];
+	struct od_schedule *s = new_schedule(2);
+	struct od_schedule_item r[4];
 
 	(void)state;
 	run(s, 1, 0, false, &r[0], 0, false);
 	load_all(s);
 	compute(s, &r[0]);
-	assert_true(is(s, 2, 0, 0, ODW_RESIDENT));
+	assert_true(is(s, 2, 0, 0, OD_SLOT_RESIDENT));
 	run(s, 1, 0, false, &r[1], 0, false);
 	run(s, 1, 0, false, &r[2], 0, true);
 	assert_true(r[1].ready);
@@ -200,18 +200,18 @@ static void last_frees_and_not_last_keeps(void **state)
 	assert_int_equal(r[0].loaded_bytes, SHARDS * 10);
 	assert_int_equal(r[1].loaded_bytes, 0); /* the first was told */
 	assert_int_equal(r[1].load_ns, 0);
-	assert_true(is(s, 1, 0, 0, ODW_FREE));
+	assert_true(is(s, 1, 0, 0, OD_SLOT_FREE));
 	run(s, 1, 0, true, &r[3], 0, true); /* self-sufficient */
 	assert_false(r[3].ready);
 	load_all(s);
 	compute(s, &r[3]);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void kept_gives_way_only_when_nothing_else_moves(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_item r[4];
+	struct od_schedule *s = new_schedule(2);
+	struct od_schedule_item r[4];
 
 	(void)state;
 	run(s, 1, 0, false, &r[0], 0, false);
@@ -219,25 +219,25 @@ static void kept_gives_way_only_when_nothing_else_moves(void **state)
 	compute(s, &r[0]); /* 0 is kept */
 	run(s, 1, 0, false, &r[1], 1, false);
 	run(s, 1, 0, false, &r[2], 2, true);
-	assert_true(is(s, 2, 0, 0, ODW_RESIDENT)); /* 2 waits for 1, which moves */
+	assert_true(is(s, 2, 0, 0, OD_SLOT_RESIDENT)); /* 2 waits for 1, which moves */
 	load_all(s);
 	compute(s, &r[1]);
-	assert_true(is(s, 2, 0, 2, ODW_LOADING)); /* two kept ones hold all: the greater key goes */
-	assert_int_equal(odw_schedule_entries(s), 2); /* for good: its next RUN will ask for it */
-	assert_true(is(s, 2, 0, 0, ODW_RESIDENT));
+	assert_true(is(s, 2, 0, 2, OD_SLOT_LOADING)); /* two kept ones hold all: the greater key goes */
+	assert_int_equal(od_schedule_entries(s), 2); /* for good: its next RUN will ask for it */
+	assert_true(is(s, 2, 0, 0, OD_SLOT_RESIDENT));
 	load_all(s);
 	compute(s, &r[2]);
 	run(s, 1, 0, true, &r[3], 1, true); /* comes back by itself */
 	load_all(s);
 	compute(s, &r[3]);
-	assert_int_equal(odw_schedule_entries(s), 0);
-	odw_schedule_free(s);
+	assert_int_equal(od_schedule_entries(s), 0);
+	od_schedule_free(s);
 }
 
 static void one_slot_serves_interleaved_batches(void **state)
 {
-	struct odw_schedule *s = new_schedule(1);
-	struct odw_item r[4];
+	struct od_schedule *s = new_schedule(1);
+	struct od_schedule_item r[4];
 
 	(void)state;
 	run(s, 1, 0, false, &r[0], 0, false);
@@ -251,168 +251,168 @@ static void one_slot_serves_interleaved_batches(void **state)
 	compute(s, &r[1]);
 	compute(s, &r[3]);
 	assert_int_equal(figures(s).c[OD_C_LOADS], 2);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void steps_share_a_residency(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_item r[2];
+	struct od_schedule *s = new_schedule(2);
+	struct od_schedule_item r[2];
 
 	(void)state;
 	run(s, 1, 0, true, &r[0], 3, true);
 	WANT(s, 2, 0, 1, 3);
 	load_all(s);
 	compute(s, &r[0]);
-	assert_true(is(s, 2, 0, 3, ODW_RESIDENT)); /* step 2 still asks */
-	assert_int_equal(odw_schedule_entries(s), 1);
+	assert_true(is(s, 2, 0, 3, OD_SLOT_RESIDENT)); /* step 2 still asks */
+	assert_int_equal(od_schedule_entries(s), 1);
 	run(s, 2, 0, true, &r[1], 3, true);
 	assert_true(r[1].ready);
 	compute(s, &r[1]);
 	assert_int_equal(figures(s).c[OD_C_LOADS], 1);
 	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 0);
-	assert_false(is(s, 2, 0, 3, ODW_RESIDENT)); /* nobody does */
-	odw_schedule_free(s);
+	assert_false(is(s, 2, 0, 3, OD_SLOT_RESIDENT)); /* nobody does */
+	od_schedule_free(s);
 }
 
 static void earlier_layers_displace_wants_of_later_ones(void **state)
 {
-	struct odw_schedule *s = new_schedule(1);
+	struct od_schedule *s = new_schedule(1);
 
 	(void)state;
 	WANT(s, 1, 2, 1, 0);
 	WANT(s, 1, 3, 1, 1);
-	assert_true(is(s, 1, 2, 0, ODW_LOADING));
+	assert_true(is(s, 1, 2, 0, OD_SLOT_LOADING));
 	WANT(s, 1, 1, 1, 4, 0);
-	assert_true(is(s, 1, 1, 4, ODW_LOADING));
+	assert_true(is(s, 1, 1, 4, OD_SLOT_LOADING));
 	WANT(s, 1, 1, 2, 0, 4); /* another order within the layer is no reason */
-	assert_true(is(s, 1, 1, 4, ODW_LOADING));
-	odw_schedule_free(s);
+	assert_true(is(s, 1, 1, 4, OD_SLOT_LOADING));
+	od_schedule_free(s);
 }
 
 static void loaders_share_the_most_urgent_load(void **state)
 {
-	struct odw_schedule *s = new_schedule(3);
-	struct odw_load_job a, b, c, d, e;
-	struct odw_item r;
+	struct od_schedule *s = new_schedule(3);
+	struct od_load_job a, b, c, d, e;
+	struct od_schedule_item r;
 
 	(void)state;
 	WANT(s, 1, 0, 1, 0);
-	assert_true(odw_schedule_next_read(s, &a, false));
+	assert_true(od_schedule_next_read(s, &a, false));
 	run(s, 7, 2, false, &r, 1, true);
-	assert_true(odw_schedule_next_read(s, &b, false));
-	assert_true(odw_schedule_next_read(s, &c, false));
-	assert_true(odw_schedule_next_read(s, &d, false));
-	assert_true(odw_schedule_next_read(s, &e, false));
+	assert_true(od_schedule_next_read(s, &b, false));
+	assert_true(od_schedule_next_read(s, &c, false));
+	assert_true(od_schedule_next_read(s, &d, false));
+	assert_true(od_schedule_next_read(s, &e, false));
 	assert_int_equal(a.expert, 0);
 	assert_int_equal(b.expert, 1);
 	assert_int_equal(c.expert, 1);
 	assert_int_equal(d.expert, 1);
 	assert_int_equal(b.slice + c.slice + d.slice, 0 + 1 + 2);
 	assert_int_equal(e.expert, 0);
-	assert_int_equal(odw_schedule_look(s, (unsigned)b.slot).n_users, 3);
+	assert_int_equal(od_schedule_look(s, (unsigned)b.slot).n_users, 3);
 	assert_false(put(s, &d, 1));
 	assert_false(put(s, &b, 2));
 	assert_true(put(s, &c, 4)); /* a RUN can go on */
 	compute(s, &r);
 	assert_int_equal(r.loaded_bytes, 7);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void reading_goes_no_further_than_the_stages(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_load_job job[STAGES], other;
+	struct od_schedule *s = new_schedule(2);
+	struct od_load_job job[STAGES], other;
 
 	(void)state;
 	WANT(s, 1, 0, 1, 0, 1);
 	for (int i = 0; i < STAGES; i++) {
-		assert_true(odw_schedule_next_read(s, &job[i], false));
+		assert_true(od_schedule_next_read(s, &job[i], false));
 		for (int j = 0; j < i; j++)
 			assert_int_not_equal(job[i].stage, job[j].stage);
 	}
-	assert_false(odw_schedule_next_read(s, &other, false)); /* (1) has a shard that nobody took */
-	assert_false(odw_schedule_next_finish(s, &other, false));
-	assert_false(odw_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
-	assert_false(odw_schedule_next_read(s, &other, false)); /* it is still in its stage */
-	assert_true(odw_schedule_next_finish(s, &other, false));
+	assert_false(od_schedule_next_read(s, &other, false)); /* (1) has a shard that nobody took */
+	assert_false(od_schedule_next_finish(s, &other, false));
+	assert_false(od_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
+	assert_false(od_schedule_next_read(s, &other, false)); /* it is still in its stage */
+	assert_true(od_schedule_next_finish(s, &other, false));
 	assert_true(other.expert == 0 && other.slice == 1 && other.stage == job[1].stage);
-	assert_false(odw_schedule_next_finish(s, &job[1], false)); /* nothing is finished twice */
-	assert_false(odw_schedule_next_read(s, &job[1], false));
-	assert_false(odw_schedule_end_job(s, &other, 0, OD_OK, NULL));
-	assert_true(odw_schedule_next_read(s, &other, false));
+	assert_false(od_schedule_next_finish(s, &job[1], false)); /* nothing is finished twice */
+	assert_false(od_schedule_next_read(s, &job[1], false));
+	assert_false(od_schedule_end_job(s, &other, 0, OD_OK, NULL));
+	assert_true(od_schedule_next_read(s, &other, false));
 	assert_true(other.expert == 1 && other.slice == SHARDS - 1 && other.stage == 1);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void the_most_urgent_is_finished_first(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_load_job a, b, c, job;
-	struct odw_item r;
+	struct od_schedule *s = new_schedule(2);
+	struct od_load_job a, b, c, job;
+	struct od_schedule_item r;
 
 	(void)state;
 	WANT(s, 1, 0, 1, 0);
-	assert_true(odw_schedule_next_read(s, &a, false) && odw_schedule_next_read(s, &job, false));
+	assert_true(od_schedule_next_read(s, &a, false) && od_schedule_next_read(s, &job, false));
 	run(s, 7, 2, false, &r, 1, true);
-	assert_true(odw_schedule_next_read(s, &b, false));
+	assert_true(od_schedule_next_read(s, &b, false));
 	(void)put(s, &job, 1);
-	assert_true(odw_schedule_next_read(s, &c, false));
+	assert_true(od_schedule_next_read(s, &c, false));
 	assert_true(c.stage < b.stage); /* the first that is free, so stages are not in the order of slices */
-	assert_false(odw_schedule_end_job(s, &a, 1, OD_OK, NULL) || odw_schedule_end_job(s, &c, 1, OD_OK, NULL) ||
-		     odw_schedule_end_job(s, &b, 1, OD_OK, NULL));
-	assert_true(odw_schedule_next_finish(s, &job, false));
+	assert_false(od_schedule_end_job(s, &a, 1, OD_OK, NULL) || od_schedule_end_job(s, &c, 1, OD_OK, NULL) ||
+		     od_schedule_end_job(s, &b, 1, OD_OK, NULL));
+	assert_true(od_schedule_next_finish(s, &job, false));
 	assert_true(job.expert == 1 && job.slice == 0); /* a RUN's, and its first, whatever was read first */
-	assert_true(odw_schedule_next_finish(s, &job, false));
+	assert_true(od_schedule_next_finish(s, &job, false));
 	assert_true(job.expert == 1 && job.slice == 1);
-	assert_true(odw_schedule_next_finish(s, &job, false));
+	assert_true(od_schedule_next_finish(s, &job, false));
 	assert_int_equal(job.expert, 0);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void cancelled_loads_leave_their_stages(void **state)
 {
-	struct odw_schedule *s = new_schedule(1);
-	struct odw_load_job job[SHARDS], other;
-	struct odw_item r;
+	struct od_schedule *s = new_schedule(1);
+	struct od_load_job job[SHARDS], other;
+	struct od_schedule_item r;
 
 	(void)state;
 	for (uint32_t version = 1; version <= STAGES; version++) { /* more than once through all of them */
 		WANT(s, 1, 3, 2 * version, 0);
 		for (int i = 0; i < SHARDS; i++)
-			assert_true(odw_schedule_next_read(s, &job[i], false));
-		assert_false(odw_schedule_end_job(s, &job[0], 1, OD_OK, NULL)); /* waits for an inflater */
-		assert_false(odw_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
-		assert_true(odw_schedule_next_finish(s, &other, false));
-		assert_int_equal(odw_schedule_want(s, SESSION, 1, 3, 2 * version + 1, NULL, 0, false), 0);
-		assert_true(is(s, 1, 0, 0, ODW_DRAINING)); /* somebody reads, somebody inflates */
-		assert_false(odw_schedule_next_finish(s, &job[0], false));
-		assert_false(odw_schedule_end_job(s, &other, 0, OD_OK, NULL));
-		assert_false(odw_schedule_end_job(s, &job[2], 1, OD_OK, NULL));
-		assert_true(is(s, 1, 0, 0, ODW_FREE));
-		assert_false(odw_schedule_next_finish(s, &other, false));
+			assert_true(od_schedule_next_read(s, &job[i], false));
+		assert_false(od_schedule_end_job(s, &job[0], 1, OD_OK, NULL)); /* waits for an inflater */
+		assert_false(od_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
+		assert_true(od_schedule_next_finish(s, &other, false));
+		assert_int_equal(od_schedule_want(s, SESSION, 1, 3, 2 * version + 1, NULL, 0, false), 0);
+		assert_true(is(s, 1, 0, 0, OD_SLOT_DRAINING)); /* somebody reads, somebody inflates */
+		assert_false(od_schedule_next_finish(s, &job[0], false));
+		assert_false(od_schedule_end_job(s, &other, 0, OD_OK, NULL));
+		assert_false(od_schedule_end_job(s, &job[2], 1, OD_OK, NULL));
+		assert_true(is(s, 1, 0, 0, OD_SLOT_FREE));
+		assert_false(od_schedule_next_finish(s, &other, false));
 	}
 	run(s, 1, 0, true, &r, 4, true);
 	load_all(s);
 	compute(s, &r);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
-static struct odw_schedule *costed_schedule(unsigned n_slots)
+static struct od_schedule *costed_schedule(unsigned n_slots)
 {
-	const struct odw_schedule_opts opts = { .n_moe = LAYERS,
-						.n_experts = EXPERTS,
-						.n_slices = SHARDS,
-						.n_slots = n_slots,
-						.n_stages = STAGES,
-						.n_readers = 2,
-						.n_inflaters = 2,
-						.now_ns = read_clock,
-						.expert_bytes = 10 * SHARDS };
-	struct odw_schedule *s;
+	const struct od_schedule_opts opts = { .n_moe = LAYERS,
+					       .n_experts = EXPERTS,
+					       .n_slices = SHARDS,
+					       .n_slots = n_slots,
+					       .n_stages = STAGES,
+					       .n_readers = 2,
+					       .n_inflaters = 2,
+					       .now_ns = read_clock,
+					       .expert_bytes = 10 * SHARDS };
+	struct od_schedule *s;
 
-	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
-	odw_schedule_begin(s, SESSION);
+	assert_int_equal(od_schedule_new(&s, &opts, NULL), OD_OK);
+	od_schedule_begin(s, SESSION);
 	return s;
 }
 
@@ -421,19 +421,21 @@ static void most_rows_are_loaded_first(void **state)
 {
 	static const uint32_t rows[2][4] = { { 3, 3, 3, 3 }, { 1, 70, 29, 70 } };
 	static const uint32_t expected[2][4] = { { 0, 1, 2, 3 }, { 1, 3, 2, 0 } };
-	struct odw_schedule *s = costed_schedule(4);
-	struct odw_load_job job;
+	struct od_schedule *s = costed_schedule(4);
+	struct od_load_job job;
 
 	(void)state;
 	for (uint64_t step = 0; step < 2; step++) {
-		struct odw_item r[4];
+		struct od_schedule_item r[4];
 
 		for (uint32_t e = 0; e < 4; e++)
-			r[e] = (struct odw_item){ .expert = e, .rank = 5 + e, .last = true, .n_rows = rows[step][e] };
-		assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, r, 4), OD_OK);
+			r[e] = (struct od_schedule_item){
+				.expert = e, .rank = 5 + e, .last = true, .n_rows = rows[step][e]
+			};
+		assert_int_equal(od_schedule_run(s, SESSION, step, 0, true, r, 4), OD_OK);
 		for (int i = 0; i < 4; i++) {
 			for (int slice = 0; slice < SHARDS; slice++) {
-				assert_true(odw_schedule_next_read(s, &job, false));
+				assert_true(od_schedule_next_read(s, &job, false));
 				assert_int_equal(job.expert, expected[step][i]);
 				(void)put(s, &job, 10);
 			}
@@ -441,64 +443,66 @@ static void most_rows_are_loaded_first(void **state)
 		for (int i = 0; i < 4; i++)
 			compute(s, &r[expected[step][i]]);
 	}
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 /* Ranks that fall are another order than od-main's: it is kept. */
 static void falling_ranks_are_kept(void **state)
 {
-	struct odw_item r[3] = { { .expert = 0, .rank = 9, .last = true, .n_rows = 5 },
-				 { .expert = 1, .rank = 8, .last = true, .n_rows = 1 },
-				 { .expert = 2, .rank = 7, .last = true, .n_rows = 9 } };
-	struct odw_schedule *s = costed_schedule(3);
+	struct od_schedule_item r[3] = { { .expert = 0, .rank = 9, .last = true, .n_rows = 5 },
+					 { .expert = 1, .rank = 8, .last = true, .n_rows = 1 },
+					 { .expert = 2, .rank = 7, .last = true, .n_rows = 9 } };
+	struct od_schedule *s = costed_schedule(3);
 
 	(void)state;
-	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, r, 3), OD_OK);
+	assert_int_equal(od_schedule_run(s, SESSION, 0, 0, true, r, 3), OD_OK);
 	for (uint32_t e = 3; e-- > 0;) {
-		struct odw_load_job job;
+		struct od_load_job job;
 
 		for (int slice = 0; slice < SHARDS; slice++) {
-			assert_true(odw_schedule_next_read(s, &job, false));
+			assert_true(od_schedule_next_read(s, &job, false));
 			assert_int_equal(job.expert, e);
 			(void)put(s, &job, 10);
 		}
 		compute(s, &r[e]);
 	}
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void costs_are_learnt_from_loads(void **state)
 {
-	struct odw_item r = { .expert = 0, .rank = 0, .last = true, .n_rows = 1 };
-	struct odw_schedule *s = costed_schedule(4);
-	struct odw_expert_costs c;
-	struct odw_load_job job;
+	struct od_schedule_item r = { .expert = 0, .rank = 0, .last = true, .n_rows = 1 };
+	struct od_schedule *s = costed_schedule(4);
+	struct od_expert_costs c;
+	struct od_load_job job;
 
 	(void)state;
-	assert_false(odw_schedule_costs(s, &c));
-	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, &r, 1), OD_OK);
-	assert_true(odw_schedule_next_read(s, &job, false));
+	assert_false(od_schedule_costs(s, &c));
+	assert_int_equal(od_schedule_run(s, SESSION, 0, 0, true, &r, 1), OD_OK);
+	assert_true(od_schedule_next_read(s, &job, false));
 	clock_ns += 70;
 	(void)put(s, &job, 10);
-	assert_true(odw_schedule_costs(s, &c)); /* 30 bytes of 7 ns by two readers */
+	assert_true(od_schedule_costs(s, &c)); /* 30 bytes of 7 ns by two readers */
 	assert_true(c.read_ns == 30 * 7 / 2 && c.finish_ns == 0 && c.n_inflaters == 2);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 /* Two that are there run first, in their order, however many rows the others have. */
 static void residents_need_no_place_in_the_order(void **state)
 {
-	struct odw_schedule *s = costed_schedule(3);
-	struct odw_item r[5];
-	struct odw_load_job job;
+	struct od_schedule *s = costed_schedule(3);
+	struct od_schedule_item r[5];
+	struct od_load_job job;
 
 	(void)state;
 	WANT(s, 0, 0, 1, 3, 1);
 	load_all(s);
 	for (uint32_t e = 0; e < 5; e++) /* the third has the most rows, the first the fewest */
-		r[e] = (struct odw_item){ .expert = e, .rank = 10 + e, .last = true, .n_rows = e == 2 ? 90 : 1 + e };
-	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, r, 5), OD_OK);
-	assert_true(odw_schedule_next_read(s, &job, false));
+		r[e] = (struct od_schedule_item){
+			.expert = e, .rank = 10 + e, .last = true, .n_rows = e == 2 ? 90 : 1 + e
+		};
+	assert_int_equal(od_schedule_run(s, SESSION, 0, 0, true, r, 5), OD_OK);
+	assert_true(od_schedule_next_read(s, &job, false));
 	assert_int_equal(job.expert, 2);
 	(void)put(s, &job, 10);
 	compute(s, &r[1]);
@@ -508,55 +512,58 @@ static void residents_need_no_place_in_the_order(void **state)
 	load_all(s);
 	compute(s, &r[4]);
 	compute(s, &r[0]);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 /* A RUN of n experts, from 0 on, of so many rows each. */
-static void run_many(struct odw_schedule *s, uint64_t step, struct odw_item *item, size_t n, const uint32_t *n_rows)
+static void run_many(struct od_schedule *s, uint64_t step, struct od_schedule_item *item, size_t n,
+		     const uint32_t *n_rows)
 {
 	for (uint32_t i = 0; i < n; i++)
-		item[i] = (struct odw_item){ .expert = i, .rank = i, .last = true, .n_rows = n_rows[i], .run = item };
-	assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, item, n), OD_OK);
+		item[i] = (struct od_schedule_item){
+			.expert = i, .rank = i, .last = true, .n_rows = n_rows[i], .run = item
+		};
+	assert_int_equal(od_schedule_run(s, SESSION, step, 0, true, item, n), OD_OK);
 }
 
 static void what_is_ready_of_a_run_is_taken_together(void **state)
 {
 	static const uint32_t rows[] = { 2, 2, 1, 3 };
-	struct odw_schedule *s = new_schedule(4);
-	struct odw_item r[4], other[2], *got[4];
+	struct od_schedule *s = new_schedule(4);
+	struct od_schedule_item r[4], other[2], *got[4];
 
 	(void)state;
 	WANT(s, 1, 0, 1, 0, 2, 3);
 	load_all(s);
 	run_many(s, 1, r, 4, rows);
 	run_many(s, 2, other, 2, rows); /* expert 0 has one copy, and another RUN wants it later */
-	got[0] = odw_schedule_take(s);
+	got[0] = od_schedule_take(s);
 	assert_ptr_equal(got[0], &r[0]);
-	assert_int_equal(odw_schedule_take_more(s, got, 4, 5), 2); /* expert 1 is not waited for, 3 has too many rows */
+	assert_int_equal(od_schedule_take_more(s, got, 4, 5), 2); /* expert 1 is not waited for, 3 has too many rows */
 	assert_ptr_equal(got[1], &r[2]);
 	assert_int_equal(r[2].code, OD_OK);
 	assert_true(r[2].slot >= 0 && r[2].slot != r[0].slot);
-	assert_int_equal(odw_schedule_take_more(s, got, 1, 9), 1);
-	odw_schedule_done(s, &r[0]);
-	assert_int_equal(odw_schedule_look(s, (unsigned)r[2].slot).state, ODW_RESIDENT); /* each by itself */
-	assert_int_equal(odw_schedule_look(s, (unsigned)r[2].slot).n_users, 1);
-	odw_schedule_done(s, &r[2]);
-	assert_false(is(s, 4, 0, 2, ODW_RESIDENT));
+	assert_int_equal(od_schedule_take_more(s, got, 1, 9), 1);
+	od_schedule_done(s, &r[0]);
+	assert_int_equal(od_schedule_look(s, (unsigned)r[2].slot).state, OD_SLOT_RESIDENT); /* each by itself */
+	assert_int_equal(od_schedule_look(s, (unsigned)r[2].slot).n_users, 1);
+	od_schedule_done(s, &r[2]);
+	assert_false(is(s, 4, 0, 2, OD_SLOT_RESIDENT));
 	load_all(s);
-	got[0] = odw_schedule_take(s);
+	got[0] = od_schedule_take(s);
 	assert_ptr_equal(got[0], &r[1]);
-	assert_int_equal(odw_schedule_take_more(s, got, 4, 1), 1); /* one that is too large for itself goes alone */
-	assert_int_equal(odw_schedule_take_more(s, got, 4, 5), 2);
+	assert_int_equal(od_schedule_take_more(s, got, 4, 1), 1); /* one that is too large for itself goes alone */
+	assert_int_equal(od_schedule_take_more(s, got, 4, 5), 2);
 	assert_ptr_equal(got[1], &r[3]);
-	odw_schedule_end(s, SESSION); /* an expert that is being computed keeps its slot */
-	assert_int_equal(odw_schedule_look(s, (unsigned)r[1].slot).state, ODW_DRAINING);
-	assert_int_equal(odw_schedule_look(s, (unsigned)r[3].slot).state, ODW_DRAINING);
-	assert_int_equal(odw_schedule_take_more(s, got, 4, 9), 1);
-	odw_schedule_done(s, &r[1]);
-	odw_schedule_done(s, &r[3]);
-	assert_int_equal(odw_schedule_look(s, (unsigned)r[1].slot).state, ODW_FREE);
-	assert_int_equal(odw_schedule_look(s, (unsigned)r[3].slot).state, ODW_FREE);
-	odw_schedule_free(s);
+	od_schedule_end(s, SESSION); /* an expert that is being computed keeps its slot */
+	assert_int_equal(od_schedule_look(s, (unsigned)r[1].slot).state, OD_SLOT_DRAINING);
+	assert_int_equal(od_schedule_look(s, (unsigned)r[3].slot).state, OD_SLOT_DRAINING);
+	assert_int_equal(od_schedule_take_more(s, got, 4, 9), 1);
+	od_schedule_done(s, &r[1]);
+	od_schedule_done(s, &r[3]);
+	assert_int_equal(od_schedule_look(s, (unsigned)r[1].slot).state, OD_SLOT_FREE);
+	assert_int_equal(od_schedule_look(s, (unsigned)r[3].slot).state, OD_SLOT_FREE);
+	od_schedule_free(s);
 }
 
 /* Each with its own reason, and nothing good among them, which would hold them up. */
@@ -564,126 +571,126 @@ static void what_failed_of_a_run_is_taken_together(void **state)
 {
 	static const uint32_t rows[] = { 1, 1, 1 };
 	struct od_err why[] = { { OD_ERR_CORRUPT, "a checksum" }, { OD_ERR_IO, "a disk" } };
-	struct odw_schedule *s = new_schedule(3);
-	struct odw_item r[3], *got[3];
-	struct odw_load_job job;
+	struct od_schedule *s = new_schedule(3);
+	struct od_schedule_item r[3], *got[3];
+	struct od_load_job job;
 
 	(void)state;
 	WANT(s, 1, 0, 1, 2);
 	load_all(s);
 	run_many(s, 1, r, 3, rows);
 	for (int i = 0; i < 2; i++) {
-		assert_true(odw_schedule_next_read(s, &job, false));
+		assert_true(od_schedule_next_read(s, &job, false));
 		assert_int_equal(job.expert, i);
-		assert_true(odw_schedule_end_job(s, &job, 0, why[i].code, &why[i]));
+		assert_true(od_schedule_end_job(s, &job, 0, why[i].code, &why[i]));
 	}
-	got[0] = odw_schedule_take(s);
+	got[0] = od_schedule_take(s);
 	assert_ptr_equal(got[0], &r[0]);
-	assert_int_equal(odw_schedule_take_more(s, got, 3, 0), 2);
+	assert_int_equal(od_schedule_take_more(s, got, 3, 0), 2);
 	assert_ptr_equal(got[1], &r[1]);
 	assert_int_equal(r[0].code, OD_ERR_CORRUPT);
 	assert_int_equal(r[1].code, OD_ERR_IO);
 	assert_string_equal(r[0].reason, "a checksum");
 	assert_string_equal(r[1].reason, "a disk");
 	compute(s, &r[2]);
-	assert_null(odw_schedule_take(s));
-	odw_schedule_free(s);
+	assert_null(od_schedule_take(s));
+	od_schedule_free(s);
 }
 
 static void failed_loads_answer_runs_and_drop_wants(void **state)
 {
-	struct odw_schedule *s = new_schedule(1);
+	struct od_schedule *s = new_schedule(1);
 	struct od_err why = { OD_ERR_CORRUPT, "chunk at 4096: checksum" };
-	struct odw_load_job a, b;
-	struct odw_item r, *got;
+	struct od_load_job a, b;
+	struct od_schedule_item r, *got;
 
 	(void)state;
 	WANT(s, 2, 0, 1, 0);
 	run(s, 1, 0, true, &r, 0, true);
-	assert_true(odw_schedule_next_read(s, &a, false));
-	assert_true(odw_schedule_next_read(s, &b, false));
-	assert_true(odw_schedule_end_job(s, &a, 0, OD_ERR_CORRUPT, &why));
-	assert_int_equal(odw_schedule_entries(s), 0);
-	assert_true(is(s, 1, 0, 0, ODW_DRAINING)); /* the other thread is still in there */
-	got = odw_schedule_take(s);
+	assert_true(od_schedule_next_read(s, &a, false));
+	assert_true(od_schedule_next_read(s, &b, false));
+	assert_true(od_schedule_end_job(s, &a, 0, OD_ERR_CORRUPT, &why));
+	assert_int_equal(od_schedule_entries(s), 0);
+	assert_true(is(s, 1, 0, 0, OD_SLOT_DRAINING)); /* the other thread is still in there */
+	got = od_schedule_take(s);
 	assert_ptr_equal(got, &r);
 	assert_int_equal(got->code, OD_ERR_CORRUPT);
 	assert_string_equal(got->reason, why.msg);
-	(void)!odw_schedule_end_job(s, &b, 0, OD_ERR_CORRUPT, &why);
-	assert_true(is(s, 1, 0, 0, ODW_FREE));
+	(void)!od_schedule_end_job(s, &b, 0, OD_ERR_CORRUPT, &why);
+	assert_true(is(s, 1, 0, 0, OD_SLOT_FREE));
 	assert_int_equal(figures(s).c[OD_C_LOADS] + figures(s).c[OD_C_CANCELLED_LOADS], 0);
 	run(s, 3, 0, true, &r, 0, true); /* tried anew */
 	load_all(s);
 	compute(s, &r);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void full_queue_drops_wants_and_refuses_runs(void **state)
 {
-	struct odw_schedule *s = new_schedule(1);
+	struct od_schedule *s = new_schedule(1);
 	const uint32_t all[EXPERTS] = { 4, 3, 2, 1, 0 };
-	struct odw_item many[EXPERTS], r;
+	struct od_schedule_item many[EXPERTS], r;
 	size_t n_dropped = 0;
 	uint64_t step = 0;
 
 	(void)state;
 	while (n_dropped == 0) {
 		for (uint32_t m = 0; m < LAYERS; m++)
-			n_dropped += odw_schedule_want(s, SESSION, step, m, 1, all, EXPERTS, false);
+			n_dropped += od_schedule_want(s, SESSION, step, m, 1, all, EXPERTS, false);
 		step++;
 	}
-	assert_int_equal(odw_schedule_entries(s), ODW_MAX_ENTRIES);
-	assert_int_equal(n_dropped, step * LAYERS * EXPERTS - ODW_MAX_ENTRIES);
+	assert_int_equal(od_schedule_entries(s), OD_MAX_ENTRIES);
+	assert_int_equal(n_dropped, step * LAYERS * EXPERTS - OD_MAX_ENTRIES);
 	for (uint32_t i = 0; i < EXPERTS; i++)
-		many[i] = (struct odw_item){ .expert = i };
-	assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, many, EXPERTS), OD_ERR_BUSY);
-	odw_schedule_close(s, SESSION, 0, 0);
-	assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, many, EXPERTS), OD_OK);
-	assert_int_equal(odw_schedule_entries(s), ODW_MAX_ENTRIES);
-	r = (struct odw_item){ .expert = 0 };
-	assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, &r, 1), OD_ERR_BUSY);
-	odw_schedule_free(s);
+		many[i] = (struct od_schedule_item){ .expert = i };
+	assert_int_equal(od_schedule_run(s, SESSION, step, 0, true, many, EXPERTS), OD_ERR_BUSY);
+	od_schedule_close(s, SESSION, 0, 0);
+	assert_int_equal(od_schedule_run(s, SESSION, step, 0, true, many, EXPERTS), OD_OK);
+	assert_int_equal(od_schedule_entries(s), OD_MAX_ENTRIES);
+	r = (struct od_schedule_item){ .expert = 0 };
+	assert_int_equal(od_schedule_run(s, SESSION, step, 0, true, &r, 1), OD_ERR_BUSY);
+	od_schedule_free(s);
 }
 
 static void session_end_drops_everything(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_item r[3], *computing;
-	struct odw_load_job job;
+	struct od_schedule *s = new_schedule(2);
+	struct od_schedule_item r[3], *computing;
+	struct od_load_job job;
 
 	(void)state;
 	run(s, 1, 0, false, &r[0], 0, false);
 	load_all(s);
-	computing = odw_schedule_take(s);
+	computing = od_schedule_take(s);
 	assert_ptr_equal(computing, &r[0]);
 	run(s, 1, 0, false, &r[1], 1, false);
 	WANT(s, 1, 1, 1, 2);
-	assert_true(odw_schedule_next_read(s, &job, false));
-	odw_schedule_end(s, SESSION + 1); /* not ours */
-	assert_int_equal(odw_schedule_session(s), SESSION);
-	odw_schedule_end(s, SESSION);
-	assert_int_equal(odw_schedule_entries(s), 0);
-	assert_int_equal(odw_schedule_look(s, 0).state, ODW_DRAINING); /* the engine and a loader are still there */
-	assert_int_equal(odw_schedule_look(s, 1).state, ODW_DRAINING);
-	assert_ptr_equal(odw_schedule_take(s), &r[1]);
+	assert_true(od_schedule_next_read(s, &job, false));
+	od_schedule_end(s, SESSION + 1); /* not ours */
+	assert_int_equal(od_schedule_session(s), SESSION);
+	od_schedule_end(s, SESSION);
+	assert_int_equal(od_schedule_entries(s), 0);
+	assert_int_equal(od_schedule_look(s, 0).state, OD_SLOT_DRAINING); /* the engine and a loader are still there */
+	assert_int_equal(od_schedule_look(s, 1).state, OD_SLOT_DRAINING);
+	assert_ptr_equal(od_schedule_take(s), &r[1]);
 	assert_int_equal(r[1].code, OD_ERR_CANCELLED);
-	odw_schedule_begin(s, SESSION);
+	od_schedule_begin(s, SESSION);
 	run(s, 1, 0, true, &r[2], 4, true); /* waits until somebody leaves */
-	odw_schedule_done(s, computing);
-	assert_true(is(s, 2, 0, 4, ODW_LOADING));
+	od_schedule_done(s, computing);
+	assert_true(is(s, 2, 0, 4, OD_SLOT_LOADING));
 	(void)put(s, &job, 1);
-	assert_int_equal(odw_schedule_want(s, SESSION + 1, 1, 2, 1, (uint32_t[]){ 1 }, 1, false), 0);
-	assert_int_equal(odw_schedule_entries(s), 1);
-	assert_int_equal(odw_schedule_run(s, SESSION + 1, 1, 2, true, &r[1], 1), OD_ERR_CANCELLED);
+	assert_int_equal(od_schedule_want(s, SESSION + 1, 1, 2, 1, (uint32_t[]){ 1 }, 1, false), 0);
+	assert_int_equal(od_schedule_entries(s), 1);
+	assert_int_equal(od_schedule_run(s, SESSION + 1, 1, 2, true, &r[1], 1), OD_ERR_CANCELLED);
 	load_all(s);
 	compute(s, &r[2]);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void progress_and_busy_tell_of_work(void **state)
 {
-	struct odw_schedule *s = new_schedule(1);
-	struct odw_load_job job;
+	struct od_schedule *s = new_schedule(1);
+	struct od_load_job job;
 	uint64_t before;
 
 	(void)state;
@@ -696,16 +703,16 @@ static void progress_and_busy_tell_of_work(void **state)
 	load_all(s);
 	assert_false(figures(s).busy); /* resident, nothing to do */
 	before = figures(s).progress;
-	odw_schedule_tick(s);
+	od_schedule_tick(s);
 	assert_int_equal(figures(s).progress, before + 1);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void every_run_cancels_one_load_at_most(void **state)
 {
-	struct odw_schedule *s = new_schedule(3);
-	struct odw_load_job job[3];
-	struct odw_item r[4];
+	struct od_schedule *s = new_schedule(3);
+	struct od_load_job job[3];
+	struct od_schedule_item r[4];
 
 	(void)state;
 	WANT(s, 1, 3, 1, 0, 1, 2);
@@ -713,77 +720,77 @@ static void every_run_cancels_one_load_at_most(void **state)
 		assert_int_equal(load_one(s, &job[0]), 0);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(load_one(s, &job[1]), 1);
-	assert_true(odw_schedule_next_read(s, &job[2], false)); /* 2 is being loaded */
+	assert_true(od_schedule_next_read(s, &job[2], false)); /* 2 is being loaded */
 	run(s, 2, 0, true, &r[0], 4, true);
 	run(s, 3, 0, true, &r[1], 4, true); /* needs no other slot: it is the same expert */
-	assert_int_equal(odw_schedule_look(s, (unsigned)job[2].slot).state, ODW_DRAINING);
-	assert_true(is(s, 3, 3, 0, ODW_RESIDENT));
-	assert_true(is(s, 3, 3, 1, ODW_RESIDENT));
+	assert_int_equal(od_schedule_look(s, (unsigned)job[2].slot).state, OD_SLOT_DRAINING);
+	assert_true(is(s, 3, 3, 0, OD_SLOT_RESIDENT));
+	assert_true(is(s, 3, 3, 1, OD_SLOT_RESIDENT));
 	(void)put(s, &job[2], 1);
 	load_all(s);
 	compute(s, &r[0]);
 	compute(s, &r[1]);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void a_run_of_two_cancels_two_loads(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_load_job job[4];
-	struct odw_item r[2] = { { .expert = 3, .last = true }, { .expert = 4, .last = true } };
+	struct od_schedule *s = new_schedule(2);
+	struct od_load_job job[4];
+	struct od_schedule_item r[2] = { { .expert = 3, .last = true }, { .expert = 4, .last = true } };
 
 	(void)state;
 	WANT(s, 1, 3, 1, 0, 1);
 	for (int i = 0; i < 4; i++)
-		assert_true(odw_schedule_next_read(s, &job[i], false));
+		assert_true(od_schedule_next_read(s, &job[i], false));
 	assert_int_equal(job[3].expert, 1);
-	assert_int_equal(odw_schedule_run(s, SESSION, 1, 0, true, r, 2), OD_OK);
-	assert_int_equal(odw_schedule_look(s, 0).state, ODW_DRAINING);
-	assert_int_equal(odw_schedule_look(s, 1).state, ODW_DRAINING);
+	assert_int_equal(od_schedule_run(s, SESSION, 1, 0, true, r, 2), OD_OK);
+	assert_int_equal(od_schedule_look(s, 0).state, OD_SLOT_DRAINING);
+	assert_int_equal(od_schedule_look(s, 1).state, OD_SLOT_DRAINING);
 	for (int i = 0; i < 4; i++)
 		(void)put(s, &job[i], 1);
 	load_all(s);
 	compute(s, &r[0]);
 	compute(s, &r[1]);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static void kept_stays_while_a_run_is_promised_a_slot(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
-	struct odw_load_job job;
-	struct odw_item r[3];
+	struct od_schedule *s = new_schedule(2);
+	struct od_load_job job;
+	struct od_schedule_item r[3];
 
 	(void)state;
 	run(s, 1, 0, false, &r[0], 0, false);
 	load_all(s);
 	compute(s, &r[0]); /* 0 is kept */
 	WANT(s, 1, 1, 1, 1);
-	assert_true(odw_schedule_next_read(s, &job, false));
+	assert_true(od_schedule_next_read(s, &job, false));
 	run(s, 1, 0, false, &r[1], 2, true);
 	run(s, 1, 0, false, &r[2], 3, true); /* 2 gets the slot that drains, so something moves */
-	assert_true(is(s, 2, 0, 0, ODW_RESIDENT));
+	assert_true(is(s, 2, 0, 0, OD_SLOT_RESIDENT));
 	(void)put(s, &job, 1);
 	load_all(s);
 	compute(s, &r[1]);
 	load_all(s);
 	compute(s, &r[2]);
-	assert_true(is(s, 2, 0, 0, ODW_RESIDENT));
-	odw_schedule_free(s);
+	assert_true(is(s, 2, 0, 0, OD_SLOT_RESIDENT));
+	od_schedule_free(s);
 }
 
 static void room_in_the_queue_comes_back(void **state)
 {
-	struct odw_schedule *s = new_schedule(1);
-	struct odw_item r;
+	struct od_schedule *s = new_schedule(1);
+	struct od_schedule_item r;
 
 	(void)state;
-	for (uint32_t i = 0; i < ODW_MAX_ENTRIES + 10; i++) {
+	for (uint32_t i = 0; i < OD_MAX_ENTRIES + 10; i++) {
 		run(s, 1, 0, false, &r, 0, i % 2 == 0);
 		load_all(s);
 		compute(s, &r);
 	}
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 int main(void)

@@ -3,7 +3,7 @@
 #include "tests/unit/device_util.h"
 #include "tests/unit/schedule_world.h"
 
-#include "worker-node/cache/cache_planner.h"
+#include "common/residency/cache_planner.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -26,10 +26,10 @@ struct schedule_random_model {
 static struct od_device *device;
 
 struct sim {
-	struct odw_schedule *s;
-	struct odw_bufs *bufs;
-	struct odw_expert_cache *cache; /* NULL: none */
-	struct odw_planner_opts plan; /* slot, n_slots */
+	struct od_schedule *s;
+	struct od_expert_bufs *bufs;
+	struct od_expert_cache *cache; /* NULL: none */
+	struct od_cache_planner_opts plan; /* slot, n_slots */
 	struct od_cache_plan now, next;
 	uint64_t place;
 	uint32_t at_place; /* index of the place */
@@ -38,8 +38,8 @@ struct sim {
 	uint64_t session, seed;
 	unsigned n_slots, n_table, n_loaders;
 	bool has_job[2];
-	struct odw_load_job job[2];
-	struct odw_item item[MAX_ITEMS], *computing[MAX_GROUP];
+	struct od_load_job job[2];
+	struct od_schedule_item item[MAX_ITEMS], *computing[MAX_GROUP];
 	size_t n_computing, n_groups; /* n_groups: of more than one item */
 	bool out[MAX_ITEMS]; /* with the schedule */
 	size_t n_items;
@@ -75,7 +75,7 @@ static bool asked(const struct sim *x, uint32_t m, uint32_t e, bool with_kept)
 
 static bool resident(struct sim *x, uint32_t m, uint32_t e)
 {
-	return is(x->s, x->n_table, m, e, ODW_RESIDENT);
+	return is(x->s, x->n_table, m, e, OD_SLOT_RESIDENT);
 }
 
 /* ---- What is in the buffers ---- */
@@ -85,7 +85,7 @@ static uint32_t tag_of(uint32_t m, uint32_t expert)
 	return 1 + m * EXPERTS + expert;
 }
 
-static void write_tag(const struct odw_load_job *job, enum od_expert_buf buf)
+static void write_tag(const struct od_load_job *job, enum od_expert_buf buf)
 {
 	const uint32_t tag = tag_of(job->m, job->expert);
 
@@ -118,14 +118,14 @@ static void check_cache(struct sim *x)
 {
 	for (uint32_t m = 0; m < LAYERS; m++) {
 		for (uint32_t e = 0; e < EXPERTS; e++) {
-			enum od_cache_state state = odw_cache_look(x->cache, m, e);
-			bool in_slot = is(x->s, x->n_table, m, e, ODW_LOADING) || resident(x, m, e);
+			enum od_cache_state state = od_expert_cache_look(x->cache, m, e);
+			bool in_slot = is(x->s, x->n_table, m, e, OD_SLOT_LOADING) || resident(x, m, e);
 
 			if (in_slot)
-				assert_int_equal(odw_cache_has(x->cache, m, e), 0);
-			else if (!is(x->s, x->n_table, 0, 0, ODW_DRAINING))
-				assert_int_equal(odw_cache_has(x->cache, m, e), stored_set(state));
-			if (state == OD_CACHE_F && !is(x->s, x->n_table, 0, 0, ODW_DRAINING))
+				assert_int_equal(od_expert_cache_has(x->cache, m, e), 0);
+			else if (!is(x->s, x->n_table, 0, 0, OD_SLOT_DRAINING))
+				assert_int_equal(od_expert_cache_has(x->cache, m, e), stored_set(state));
+			if (state == OD_CACHE_F && !is(x->s, x->n_table, 0, 0, OD_SLOT_DRAINING))
 				assert_true(in_slot);
 		}
 	}
@@ -134,43 +134,43 @@ static void check_cache(struct sim *x)
 static void check_buffers_apart(struct sim *x)
 {
 	for (unsigned i = 0; i < x->n_table; i++) {
-		struct odw_slot_view v = odw_schedule_look(x->s, i);
+		struct od_slot_view v = od_schedule_look(x->s, i);
 
 		for (int k = 0; k < OD_N_EXPERT_BUFS; k++) {
 			const struct od_buf *buf = v.mem.at[k].buf;
 
 			assert_true(buf == NULL || (x->plan.slot & 1u << k) != 0);
-			assert_false(v.state == ODW_FREE && buf != NULL);
+			assert_false(v.state == OD_SLOT_FREE && buf != NULL);
 			for (unsigned j = 0; j < i; j++)
-				assert_false(buf != NULL && odw_schedule_look(x->s, j).mem.at[k].buf == buf);
+				assert_false(buf != NULL && od_schedule_look(x->s, j).mem.at[k].buf == buf);
 		}
 	}
 }
 
 static void check(struct sim *x)
 {
-	size_t least = 0, most = 0, n = odw_schedule_entries(x->s);
+	size_t least = 0, most = 0, n = od_schedule_entries(x->s);
 	unsigned n_loading = 0;
 
 	check_cache(x);
 	check_buffers_apart(x);
 	for (unsigned i = 0; i < x->n_table; i++) {
-		struct odw_slot_view v = odw_schedule_look(x->s, i), w;
+		struct od_slot_view v = od_schedule_look(x->s, i), w;
 		unsigned users = computes_in(x, (int)i);
 
 		for (int j = 0; j < 2; j++)
 			users += x->has_job[j] && x->job[j].slot == (int)i;
 		assert_int_equal(v.n_users, users);
-		if (v.state == ODW_FREE || v.state == ODW_DRAINING)
+		if (v.state == OD_SLOT_FREE || v.state == OD_SLOT_DRAINING)
 			continue;
-		n_loading += v.state == ODW_LOADING;
-		assert_int_equal(v.pinned,
-				 v.state == ODW_RESIDENT && odw_cache_look(x->cache, v.m, v.expert) == OD_CACHE_F);
+		n_loading += v.state == OD_SLOT_LOADING;
+		assert_int_equal(v.pinned, v.state == OD_SLOT_RESIDENT &&
+						   od_expert_cache_look(x->cache, v.m, v.expert) == OD_CACHE_F);
 		assert_true(v.pinned || v.entries > 0);
 		assert_true(v.pinned || asked(x, v.m, v.expert, true)); /* nothing is held that nobody asked for */
 		for (unsigned j = 0; j < i; j++) {
-			w = odw_schedule_look(x->s, j);
-			assert_false((w.state == ODW_LOADING || w.state == ODW_RESIDENT) && w.m == v.m &&
+			w = od_schedule_look(x->s, j);
+			assert_false((w.state == OD_SLOT_LOADING || w.state == OD_SLOT_RESIDENT) && w.m == v.m &&
 				     w.expert == v.expert);
 		}
 	}
@@ -209,7 +209,7 @@ static void do_want(struct sim *x)
 		while (in[list[i]]);
 		in[list[i]] = true;
 	}
-	assert_int_equal(odw_schedule_want(x->s, x->session, t, m, version, list, n, false), 0);
+	assert_int_equal(od_schedule_want(x->s, x->session, t, m, version, list, n, false), 0);
 	if (m < x->mo.closed_below[t] || version <= x->mo.version[t][m])
 		return;
 	x->mo.version[t][m] = version;
@@ -228,16 +228,16 @@ static void do_run(struct sim *x)
 	for (uint32_t i = 0, e = pick(x, 1 + pick(x, EXPERTS)); i < n; i++, e = (e + 1) % EXPERTS) {
 		if (x->mo.pending[t][m][e] == 0)
 			x->mo.rank[t][m][e] = pick(x, 4);
-		x->item[x->n_items++] = (struct odw_item){ .expert = e,
-							   .rank = x->mo.rank[t][m][e],
-							   .last = pick(x, 2),
-							   .n_rows = 1 + pick(x, 3),
-							   .prompt = prompt,
-							   .run = &x->item[first] };
+		x->item[x->n_items++] = (struct od_schedule_item){ .expert = e,
+								   .rank = x->mo.rank[t][m][e],
+								   .last = pick(x, 2),
+								   .n_rows = 1 + pick(x, 3),
+								   .prompt = prompt,
+								   .run = &x->item[first] };
 		x->mo.pending[t][m][e]++;
 		x->mo.wanted[t][m][e] = x->mo.kept[t][m][e] = false;
 	}
-	assert_int_equal(odw_schedule_run(x->s, x->session, t, m, closes, &x->item[first], n), OD_OK);
+	assert_int_equal(od_schedule_run(x->s, x->session, t, m, closes, &x->item[first], n), OD_OK);
 	for (size_t i = first; i < x->n_items; i++) {
 		x->out[i] = true;
 		/* A use of one may have let go of another. */
@@ -251,24 +251,24 @@ static void do_close(struct sim *x)
 {
 	uint32_t t = pick(x, STEPS), m = pick(x, LAYERS);
 
-	odw_schedule_close(x->s, x->session, t, m);
+	od_schedule_close(x->s, x->session, t, m);
 	model_close(x, t, m + 1);
 }
 
 /* Items that failed or were cancelled leave the model when they are taken. */
 static void do_end(struct sim *x)
 {
-	odw_schedule_end(x->s, x->session);
+	od_schedule_end(x->s, x->session);
 	for (unsigned i = 0; i < x->n_table; i++) {
-		struct odw_slot_view v = odw_schedule_look(x->s, i);
+		struct od_slot_view v = od_schedule_look(x->s, i);
 
-		assert_true(v.state == ODW_FREE || v.state == ODW_DRAINING || v.pinned);
+		assert_true(v.state == OD_SLOT_FREE || v.state == OD_SLOT_DRAINING || v.pinned);
 	}
 	memset(&x->mo, 0, sizeof(x->mo));
 	memset(x->mo.version, 0xff, sizeof(x->mo.version)); /* -1: none came */
 	for (size_t i = 0; i < x->n_items; i++)
 		x->item[i].rank = UINT32_MAX; /* left by an earlier session */
-	odw_schedule_begin(x->s, ++x->session);
+	od_schedule_begin(x->s, ++x->session);
 }
 
 /* ---- Plans: as the planner brings them about, but for that nobody can be waited for ---- */
@@ -278,12 +278,12 @@ static void set_next_plan(struct sim *x)
 	size_t n[OD_N_EXPERT_BUFS];
 	struct od_err err;
 
-	odw_planner_bufs(&x->plan, &x->now, n);
-	if (!x->plan_waits || !odw_bufs_shrink(x->bufs, n))
+	od_cache_planner_bufs(&x->plan, &x->now, n);
+	if (!x->plan_waits || !od_expert_bufs_shrink(x->bufs, n))
 		return;
-	odw_planner_bufs(&x->plan, &x->next, n);
-	assert_int_equal(odw_bufs_grow(x->bufs, n, &err), OD_OK);
-	odw_schedule_set_plan(x->s, x->place, &x->next);
+	od_cache_planner_bufs(&x->plan, &x->next, n);
+	assert_int_equal(od_expert_bufs_grow(x->bufs, n, &err), OD_OK);
+	od_schedule_set_plan(x->s, x->place, &x->next);
 	x->now = x->next;
 	x->plan_waits = false;
 }
@@ -306,7 +306,7 @@ static void do_plan(struct sim *x)
 		if (x->next.experts[i] < x->now.experts[i])
 			x->now.experts[i] = x->next.experts[i];
 	}
-	odw_schedule_set_plan(x->s, x->place, &x->now);
+	od_schedule_set_plan(x->s, x->place, &x->now);
 	x->plan_waits = true;
 	set_next_plan(x);
 }
@@ -318,7 +318,7 @@ static void do_place(struct sim *x)
 	const uint32_t at = (x->at_place + 1 + pick(x, 2)) % 3;
 	const struct od_share share = places[at];
 	double inclusion[EXPERTS];
-	struct odw_cache_uses u = { .inclusion = inclusion };
+	struct od_expert_cache_uses u = { .inclusion = inclusion };
 	struct od_cache_opts o = { .policy = x->plan.policy,
 				   .n_experts = EXPERTS,
 				   .expert_bytes = 1,
@@ -330,10 +330,10 @@ static void do_place(struct sim *x)
 	if (x->cache == NULL || x->plan_waits)
 		return;
 	x->at_place = at;
-	odw_schedule_place(x->s, &share);
+	od_schedule_place(x->s, &share);
 	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++)
-		assert_int_equal(odw_cache_look(x->cache, i / EXPERTS, i % EXPERTS), OD_CACHE_NONE);
-	assert_true(odw_schedule_next_plan(x->s, &u));
+		assert_int_equal(od_expert_cache_look(x->cache, i / EXPERTS, i % EXPERTS), OD_CACHE_NONE);
+	assert_true(od_schedule_next_plan(x->s, &u));
 	assert_int_equal(u.n_moe, LAYERS / share.n_groups);
 	assert_false(u.begun);
 	assert_int_equal(u.place, ++x->place);
@@ -343,18 +343,18 @@ static void do_place(struct sim *x)
 	o.n_moe = u.n_moe;
 	o.plan = (struct od_cache_plan){ .n_moe = u.n_moe };
 	o.budget_bytes = x->next.experts[OD_CACHE_F];
-	odw_planner_bufs(&x->plan, &o.plan, n);
-	if (o.policy != OD_CACHE_RANK && !odw_bufs_shrink(x->bufs, n)) { /* until another place */
+	od_cache_planner_bufs(&x->plan, &o.plan, n);
+	if (o.policy != OD_CACHE_RANK && !od_expert_bufs_shrink(x->bufs, n)) { /* until another place */
 		x->now = o.plan;
 		return;
 	}
 	assert_int_equal(od_cache_new(&policy, &o, NULL), OD_OK);
 	if (o.policy != OD_CACHE_RANK) {
-		odw_planner_bufs(&x->plan, &x->next, n);
-		assert_int_equal(odw_bufs_grow(x->bufs, n, NULL), OD_OK);
+		od_cache_planner_bufs(&x->plan, &x->next, n);
+		assert_int_equal(od_expert_bufs_grow(x->bufs, n, NULL), OD_OK);
 	}
-	assert_false(odw_schedule_begin_cache(x->s, x->place - 1, policy));
-	assert_true(odw_schedule_begin_cache(x->s, x->place, policy));
+	assert_false(od_schedule_begin_cache(x->s, x->place - 1, policy));
+	assert_true(od_schedule_begin_cache(x->s, x->place, policy));
 	x->now = o.policy == OD_CACHE_RANK ? o.plan : x->next;
 	x->plan_waits = o.policy == OD_CACHE_RANK;
 	set_next_plan(x);
@@ -371,36 +371,36 @@ static void open_memory(struct sim *x)
 	x->plan.n_slots = x->n_slots;
 	x->plan.slot = (kind & 1 ? OD_SET_PLAIN : OD_SET_STORED) | (kind & 2 ? OD_SET_STORED : 0);
 	x->plan.policy = x->seed / 5 % 4 == 0 ? OD_CACHE_LRU : OD_CACHE_RANK;
-	assert_int_equal(odw_bufs_new(&x->bufs, device, x->plan.slot, bytes, &err), OD_OK);
-	odw_planner_bufs(&x->plan, &none, n);
-	assert_int_equal(odw_bufs_grow(x->bufs, n, &err), OD_OK);
+	assert_int_equal(od_expert_bufs_new(&x->bufs, device, x->plan.slot, bytes, &err), OD_OK);
+	od_cache_planner_bufs(&x->plan, &none, n);
+	assert_int_equal(od_expert_bufs_grow(x->bufs, n, &err), OD_OK);
 	if (kind & 2)
-		assert_int_equal(odw_cache_new(&x->cache, LAYERS, EXPERTS, x->bufs, &err), OD_OK);
+		assert_int_equal(od_expert_cache_new(&x->cache, LAYERS, EXPERTS, x->bufs, &err), OD_OK);
 	x->n_table = x->n_slots + (x->cache != NULL ? MAX_FULL : 0);
 }
 
 static void take_shard(struct sim *x, int j)
 {
-	struct odw_load_job *job = &x->job[j];
-	struct odw_slot_view v;
+	struct od_load_job *job = &x->job[j];
+	struct od_slot_view v;
 
 	x->has_job[j] =
-		pick(x, 2) == 0 ? odw_schedule_next_finish(x->s, job, false) : odw_schedule_next_read(x->s, job, false);
+		pick(x, 2) == 0 ? od_schedule_next_finish(x->s, job, false) : od_schedule_next_read(x->s, job, false);
 	if (!x->has_job[j]) /* the other, if there is one */
-		x->has_job[j] = odw_schedule_next_read(x->s, job, false) || odw_schedule_next_finish(x->s, job, false);
+		x->has_job[j] = od_schedule_next_read(x->s, job, false) || od_schedule_next_finish(x->s, job, false);
 	if (!x->has_job[j])
 		return;
-	v = odw_schedule_look(x->s, (unsigned)job->slot);
-	assert_int_equal(v.state, ODW_LOADING);
+	v = od_schedule_look(x->s, (unsigned)job->slot);
+	assert_int_equal(v.state, OD_SLOT_LOADING);
 	assert_true(v.m == job->m && v.expert == job->expert && job->slice < SHARDS);
 	assert_int_equal(computes_in(x, job->slot), 0);
 	if (x->has_job[!j]) {
 		assert_false(x->job[!j].slot == job->slot && x->job[!j].slice == job->slice);
 		assert_int_not_equal(x->job[!j].stage, job->stage);
 	}
-	assert_true(job->kind != ODW_LOAD_READ || job->read != 0);
+	assert_true(job->kind != OD_LOAD_READ || job->read != 0);
 	x->n_partial += job->slice == 0 && job->read != OD_SET_STORED;
-	if (job->slice == 0 && (job->kind == ODW_LOAD_READ || job->read == 0)) {
+	if (job->slice == 0 && (job->kind == OD_LOAD_READ || job->read == 0)) {
 		x->content[job->slot].m = job->m;
 		x->content[job->slot].expert = job->expert;
 		x->content[job->slot].read = x->content[job->slot].shards = 0;
@@ -411,18 +411,18 @@ static void take_shard(struct sim *x, int j)
 static void put_shard(struct sim *x, int j, int rc)
 {
 	struct od_err err = { rc, "no such luck" };
-	struct odw_load_job *job = &x->job[j];
-	bool counts = odw_schedule_look(x->s, (unsigned)job->slot).state == ODW_LOADING;
+	struct od_load_job *job = &x->job[j];
+	bool counts = od_schedule_look(x->s, (unsigned)job->slot).state == OD_SLOT_LOADING;
 
 	x->has_job[j] = false;
-	if (job->kind == ODW_LOAD_READ) {
+	if (job->kind == OD_LOAD_READ) {
 		x->content[job->slot].read |= 1u << job->slice;
 		if (job->read & OD_SET_SM)
 			write_tag(job, OD_BUF_SM);
 		if (job->read & OD_SET_E)
 			write_tag(job, OD_BUF_E);
 	}
-	if (job->kind == ODW_LOAD_FINISH) {
+	if (job->kind == OD_LOAD_FINISH) {
 		assert_true(job->read == 0 || (x->content[job->slot].read & 1u << job->slice));
 		assert_false(x->content[job->slot].shards & 1u << job->slice);
 		x->content[job->slot].shards |= 1u << job->slice;
@@ -430,7 +430,7 @@ static void put_shard(struct sim *x, int j, int rc)
 		check_tag(&job->mem, OD_BUF_E, job->slice, job->m, job->expert);
 		write_tag(job, OD_BUF_PLAIN);
 	}
-	(void)!odw_schedule_end_job(x->s, job, job->kind == ODW_LOAD_READ, rc, &err);
+	(void)!od_schedule_end_job(x->s, job, job->kind == OD_LOAD_READ, rc, &err);
 	if (rc == OD_OK || !counts)
 		return;
 	for (int t = 0; t < STEPS; t++) {
@@ -439,7 +439,7 @@ static void put_shard(struct sim *x, int j, int rc)
 	}
 }
 
-static bool key_less(const struct odw_item *a, const struct odw_item *b)
+static bool key_less(const struct od_schedule_item *a, const struct od_schedule_item *b)
 {
 	if (a->step != b->step)
 		return a->step < b->step;
@@ -449,7 +449,7 @@ static bool key_less(const struct odw_item *a, const struct odw_item *b)
 }
 
 /* The slot holds the expert that the item asks for. */
-static void check_taken(struct sim *x, const struct odw_item *item)
+static void check_taken(struct sim *x, const struct od_schedule_item *item)
 {
 	assert_true(item->code == OD_OK && item->rank != UINT32_MAX);
 	assert_int_equal(x->content[item->slot].m, item->m);
@@ -464,24 +464,24 @@ static void check_taken(struct sim *x, const struct odw_item *item)
 }
 
 /* Its turn has come, and its expert is there. */
-static bool could_be_taken(struct sim *x, const struct odw_item *item)
+static bool could_be_taken(struct sim *x, const struct od_schedule_item *item)
 {
 	if (!x->out[item - x->item] || item->code != OD_OK || item->rank == UINT32_MAX ||
 	    !resident(x, item->m, item->expert))
 		return false;
-	for (const struct odw_item *i = x->item; i < item; i++)
+	for (const struct od_schedule_item *i = x->item; i < item; i++)
 		if (x->out[i - x->item] && i->step == item->step && i->m == item->m && i->expert == item->expert)
 			return false;
 	return true;
 }
 
 /* The one of the RUN that comes next; NULL: none. */
-static struct odw_item *next_of_run(struct sim *x, const struct odw_item *before)
+static struct od_schedule_item *next_of_run(struct sim *x, const struct od_schedule_item *before)
 {
-	struct odw_item *best = NULL;
+	struct od_schedule_item *best = NULL;
 
 	for (size_t i = 0; i < x->n_items; i++) {
-		struct odw_item *item = &x->item[i];
+		struct od_schedule_item *item = &x->item[i];
 
 		if (item->run == before->run && could_be_taken(x, item) && key_less(before, item) &&
 		    (best == NULL || key_less(item, best)))
@@ -491,29 +491,29 @@ static struct odw_item *next_of_run(struct sim *x, const struct odw_item *before
 }
 
 /* item[0] was taken; what comes with it is what the model says. */
-static size_t take_more(struct sim *x, struct odw_item **item)
+static size_t take_more(struct sim *x, struct od_schedule_item **item)
 {
 	const size_t max = 1 + pick(x, MAX_GROUP);
 	const uint64_t max_rows = pick(x, 3 * MAX_GROUP + 1);
-	struct odw_item *expected[MAX_GROUP] = { item[0] };
+	struct od_schedule_item *expected[MAX_GROUP] = { item[0] };
 	uint64_t rows = item[0]->n_rows;
 	size_t n = 1;
 
-	for (struct odw_item *at = item[0]; n < max && (at = next_of_run(x, at)) != NULL; expected[n++] = at) {
+	for (struct od_schedule_item *at = item[0]; n < max && (at = next_of_run(x, at)) != NULL; expected[n++] = at) {
 		rows += at->n_rows;
 		if (rows > max_rows)
 			break;
 	}
-	assert_int_equal(odw_schedule_take_more(x->s, item, max, max_rows), n);
+	assert_int_equal(od_schedule_take_more(x->s, item, max, max_rows), n);
 	assert_memory_equal(item, expected, n * sizeof(*item));
 	return n;
 }
 
 /* Ended items of the RUN come with it. */
-static void take_failed(struct sim *x, struct odw_item *first)
+static void take_failed(struct sim *x, struct od_schedule_item *first)
 {
-	struct odw_item *item[MAX_ITEMS] = { first };
-	const size_t n = odw_schedule_take_more(x->s, item, MAX_ITEMS, 0);
+	struct od_schedule_item *item[MAX_ITEMS] = { first };
+	const size_t n = od_schedule_take_more(x->s, item, MAX_ITEMS, 0);
 
 	for (size_t i = 0; i < n; i++) {
 		assert_true(i == 0 || x->out[item[i] - x->item]);
@@ -529,7 +529,7 @@ static void take_failed(struct sim *x, struct odw_item *first)
 /* False: there was nothing to take. */
 static bool begin_compute(struct sim *x)
 {
-	struct odw_item *item = odw_schedule_take(x->s);
+	struct od_schedule_item *item = od_schedule_take(x->s);
 
 	if (item == NULL)
 		return false;
@@ -556,13 +556,13 @@ static bool begin_compute(struct sim *x)
 static void end_compute(struct sim *x)
 {
 	const uint32_t which = pick(x, (uint32_t)x->n_computing);
-	struct odw_item *item = x->computing[which];
+	struct od_schedule_item *item = x->computing[which];
 	int *pending = &x->mo.pending[item->step][item->m][item->expert];
 
 	x->computing[which] = x->computing[--x->n_computing];
 	if (item->rank != UINT32_MAX && --*pending == 0 && !item->last && item->m >= x->mo.closed_below[item->step])
 		x->mo.kept[item->step][item->m][item->expert] = true;
-	odw_schedule_done(x->s, item);
+	od_schedule_done(x->s, item);
 }
 
 static void random_event(struct sim *x)
@@ -614,7 +614,7 @@ static void check_quiet(struct sim *x)
 		for (uint32_t e = 0; e < EXPERTS; e++) {
 			uint32_t first = first_layer(x, m, e);
 
-			if (odw_cache_look(x->cache, m, e) == OD_CACHE_F)
+			if (od_expert_cache_look(x->cache, m, e) == OD_CACHE_F)
 				continue; /* it is there, and counts for nothing */
 			n_asked += asked(x, m, e, false);
 			if (resident(x, m, e)) {
@@ -675,9 +675,9 @@ static void random_messages_against_a_model(void **state)
 		x.n_slots = 1 + (unsigned)(seed % 3);
 		x.n_loaders = seed % 10 == 0 ? 0 : 1 + (unsigned)(seed / 3 % 2);
 		open_memory(&x);
-		x.s = new_schedule_with(x.n_slots, &(struct odw_schedule_opts){ .bufs = x.bufs,
-										.cache = x.cache,
-										.max_pinned = x.n_table - x.n_slots });
+		x.s = new_schedule_with(x.n_slots, &(struct od_schedule_opts){ .bufs = x.bufs,
+									       .cache = x.cache,
+									       .max_pinned = x.n_table - x.n_slots });
 		x.session = SESSION;
 		do_place(&x);
 		for (int i = 0; i < 500; i++) {
@@ -694,9 +694,9 @@ static void random_messages_against_a_model(void **state)
 		n_groups += x.n_groups;
 		do_end(&x);
 		settle(&x);
-		odw_schedule_free(x.s);
-		odw_cache_free(x.cache);
-		odw_bufs_free(x.bufs);
+		od_schedule_free(x.s);
+		od_expert_cache_free(x.cache);
+		od_expert_bufs_free(x.bufs);
 	}
 	printf("# %zu RUNs, %zu loads, %zu cancelled, %zu full, %zu partial, %zu groups\n", n_run, n_loads, n_cancelled,
 	       n_full, n_partial, n_groups);
@@ -709,44 +709,44 @@ static void random_messages_against_a_model(void **state)
 
 static void *reader_thread(void *arg)
 {
-	struct odw_load_job job;
+	struct od_load_job job;
 
-	while (odw_schedule_next_read(arg, &job, true))
-		(void)!odw_schedule_end_job(arg, &job, 1, OD_OK, NULL);
+	while (od_schedule_next_read(arg, &job, true))
+		(void)!od_schedule_end_job(arg, &job, 1, OD_OK, NULL);
 	return NULL;
 }
 
 static void *inflater_thread(void *arg)
 {
-	struct odw_load_job job;
+	struct od_load_job job;
 
-	while (odw_schedule_next_finish(arg, &job, true))
-		(void)!odw_schedule_end_job(arg, &job, 0, OD_OK, NULL);
+	while (od_schedule_next_finish(arg, &job, true))
+		(void)!od_schedule_end_job(arg, &job, 0, OD_OK, NULL);
 	return NULL;
 }
 
 #define THREAD_RUNS 2000
 static void *engine_thread(void *arg)
 {
-	static struct odw_item item[THREAD_RUNS];
-	struct odw_item *got;
+	static struct od_schedule_item item[THREAD_RUNS];
+	struct od_schedule_item *got;
 	size_t n_sent = 0, n_done = 0;
 
 	while (n_done < THREAD_RUNS) {
 		if (n_sent < THREAD_RUNS && n_sent - n_done < 8) {
-			item[n_sent] = (struct odw_item){ .expert = n_sent % EXPERTS, .last = n_sent % 3 != 0 };
-			assert_int_equal(odw_schedule_run(arg, SESSION, n_sent / 7, n_sent % LAYERS, n_sent % 5 == 0,
-							  &item[n_sent], 1),
+			item[n_sent] = (struct od_schedule_item){ .expert = n_sent % EXPERTS, .last = n_sent % 3 != 0 };
+			assert_int_equal(od_schedule_run(arg, SESSION, n_sent / 7, n_sent % LAYERS, n_sent % 5 == 0,
+							 &item[n_sent], 1),
 					 OD_OK);
 			n_sent++;
 		}
-		got = odw_schedule_take(arg);
+		got = od_schedule_take(arg);
 		if (got == NULL) {
 			sched_yield();
 			continue;
 		}
 		assert_int_equal(got->code, OD_OK);
-		odw_schedule_done(arg, got);
+		od_schedule_done(arg, got);
 		n_done++;
 	}
 	return NULL;
@@ -754,7 +754,7 @@ static void *engine_thread(void *arg)
 
 static void threads_come_to_an_end(void **state)
 {
-	struct odw_schedule *s = new_schedule(2);
+	struct od_schedule *s = new_schedule(2);
 	pthread_t loader[4], engine;
 	uint32_t list[2];
 
@@ -765,16 +765,16 @@ static void threads_come_to_an_end(void **state)
 	for (uint32_t i = 0; i < THREAD_RUNS; i++) {
 		list[0] = i % EXPERTS;
 		list[1] = (i + 1) % EXPERTS;
-		(void)odw_schedule_want(s, SESSION, i / 7, i % LAYERS, i % 4, list, 2, false);
+		(void)od_schedule_want(s, SESSION, i / 7, i % LAYERS, i % 4, list, 2, false);
 		if (i % 9 == 0)
-			odw_schedule_close(s, SESSION, i / 8, LAYERS - 1);
+			od_schedule_close(s, SESSION, i / 8, LAYERS - 1);
 		(void)figures(s);
 	}
 	pthread_join(engine, NULL);
-	odw_schedule_stop(s);
+	od_schedule_stop(s);
 	for (int i = 0; i < 4; i++)
 		pthread_join(loader[i], NULL);
-	odw_schedule_free(s);
+	od_schedule_free(s);
 }
 
 static int setup(void **state)

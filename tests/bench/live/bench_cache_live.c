@@ -16,7 +16,7 @@
 #include "tests/bench/live/recall_progress.h"
 #include "tests/bench/live/route_record.h"
 #include "tests/bench/report/bench_stats.h"
-#include "worker-node/cache/cache_costs.h"
+#include "common/residency/cache_costs.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -131,7 +131,7 @@ static struct cache_world world_of(const struct live_bench *b, const struct cach
 {
 	const struct od_pack_expert *x = od_pack_expert(b->pack, 0, 0);
 	const double gbps = b->form == OD_FORM_PLANES ? USUAL_CHECK_GBPS : USUAL_INFLATE_GBPS;
-	const struct odw_expert_costs costs = {
+	const struct od_expert_costs costs = {
 		.read_ns = (uint64_t)(b->l.load_ms * OD_NS_PER_MS),
 		.finish_ns = (uint64_t)(x->n_shards * (double)x->shard[0].e.raw_bytes / gbps),
 		.n_inflaters = 1,
@@ -143,7 +143,7 @@ static struct cache_world world_of(const struct live_bench *b, const struct cach
 					  routes->n_moe),
 		.sizes = b->l.sizes,
 		.full_is_stored = b->form == OD_FORM_PLANES,
-		.cost = odw_cache_cost(b->pack, &costs),
+		.cost = od_expert_cache_cost(b->pack, &costs),
 	};
 }
 
@@ -328,7 +328,7 @@ static void describe(struct live_bench *b)
 											o->cluster.predictor];
 	l->form = od_form_names[b->form];
 	l->fingerprint = od_pack_fingerprint(b->pack);
-	l->sizes = odw_cache_sizes(b->pack, NULL, b->form);
+	l->sizes = od_expert_cache_sizes(b->pack, NULL, b->form);
 }
 
 static int run(struct live_bench *b, struct od_err *err)

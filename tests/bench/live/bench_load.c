@@ -10,7 +10,7 @@
 #include "tests/bench/live/load_run.h"
 #include "tests/bench/report/bench_stats.h"
 #include "tests/bench/report/bench_table.h"
-#include "worker-node/schedule.h"
+#include "common/residency/schedule.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -20,7 +20,7 @@
 #include <sys/prctl.h>
 
 #define MAX_ROUNDS 1000
-#define MAX_BUFS ODW_MAX_SLOTS
+#define MAX_BUFS OD_MAX_SLOTS
 
 struct load_options {
 	const char *packs, *sources, *paces, *forms, *load_threads, *device;
@@ -57,7 +57,7 @@ struct load_bench {
 	size_t n_models, n_sources, n_threads, n_forms, n_lines;
 	struct load_line *line;
 	struct od_device *device; /* where the buffers lie */
-	struct odw_bufs *bufs[OD_N_FORMS];
+	struct od_expert_bufs *bufs[OD_N_FORMS];
 	double *room; /* [rounds], to sort in */
 };
 
@@ -156,7 +156,7 @@ static unsigned slots_of(const struct load_bench *b)
 {
 	return (unsigned)(b->opt.slots > b->opt.read_threads ? b->opt.slots : b->opt.read_threads);
 }
-_Static_assert(ODW_MAX_LOADERS <= ODW_MAX_SLOTS, "MAX_BUFS are enough for either");
+_Static_assert(OD_MAX_LOADERS <= OD_MAX_SLOTS, "MAX_BUFS are enough for either");
 
 /* Each buffer that the host writes is written once: a page that is not there yet costs more than reading it. */
 static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t bytes[OD_N_EXPERT_BUFS])
@@ -164,14 +164,14 @@ static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t 
 	struct od_expert_mem mem[MAX_BUFS] = { 0 };
 
 	for (unsigned i = 0; i < slots_of(b); i++) {
-		odw_bufs_fill(b->bufs[form], &mem[i]);
+		od_expert_bufs_fill(b->bufs[form], &mem[i]);
 		for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
 			if (mem[i].at[k].buf != NULL && od_ref_map(mem[i].at[k]) != NULL)
 				memset(od_ref_map(mem[i].at[k]), 1, bytes[k]);
 		}
 	}
 	for (unsigned i = 0; i < slots_of(b); i++)
-		odw_bufs_put(b->bufs[form], &mem[i], ~0u);
+		od_expert_bufs_put(b->bufs[form], &mem[i], ~0u);
 }
 
 /* One set of slots for all lines of a form. */
@@ -192,9 +192,9 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 			most[k] = bytes > most[k] ? bytes : most[k];
 		}
 	}
-	rc = odw_bufs_new(&b->bufs[form], b->device, slot, most, err);
+	rc = od_expert_bufs_new(&b->bufs[form], b->device, slot, most, err);
 	if (rc == OD_OK)
-		rc = odw_bufs_grow(b->bufs[form], n, err);
+		rc = od_expert_bufs_grow(b->bufs[form], n, err);
 	if (rc == OD_OK && (n[OD_BUF_SM] > 0 || n[OD_BUF_PLAIN] > 0))
 		touch_slots(b, form, most);
 	return rc;
@@ -365,7 +365,7 @@ static int run(struct load_bench *b, struct od_err *err)
 	int rc = plan_sources(b, err);
 
 	if (rc == OD_OK)
-		rc = od_list_numbers("load-threads", b->opt.load_threads, 1, ODW_MAX_LOADERS, b->n_inflaters,
+		rc = od_list_numbers("load-threads", b->opt.load_threads, 1, OD_MAX_LOADERS, b->n_inflaters,
 				     &b->n_threads, err);
 	if (rc == OD_OK)
 		rc = od_list_choices("form", b->opt.forms, od_form_names, b->form, &b->n_forms, err);
@@ -395,8 +395,8 @@ static void close_bench(struct load_bench *b)
 		free(b->line[i].raw_gbps);
 	free(b->line);
 	free(b->room);
-	odw_bufs_free(b->bufs[OD_FORM_PLAIN]);
-	odw_bufs_free(b->bufs[OD_FORM_PLANES]);
+	od_expert_bufs_free(b->bufs[OD_FORM_PLAIN]);
+	od_expert_bufs_free(b->bufs[OD_FORM_PLANES]);
 	od_device_free(b->device);
 }
 
@@ -425,10 +425,10 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 		  0, NULL },
 		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of inflate threads; default 2", 0,
 		  0, NULL },
-		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "read threads; default 4", 1, ODW_MAX_LOADERS,
+		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "read threads; default 4", 1, OD_MAX_LOADERS,
 		  NULL },
 		{ "experts", OD_ARG_UINT, &o->experts, "N", "random experts per run; default 4", 1, 4096, NULL },
-		{ "slots", OD_ARG_UINT, &o->slots, "N", "slots of the worker; default 2", 1, ODW_MAX_SLOTS - 1, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "slots of the worker; default 2", 1, OD_MAX_SLOTS - 1, NULL },
 		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "rounds; medians are shown; default 5", 1, MAX_ROUNDS, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the choice of experts; default 1", 0, 0, NULL },
 		{ "device", OD_ARG_STRING, &o->device, "NAME",

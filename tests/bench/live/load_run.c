@@ -12,8 +12,8 @@
 
 struct load_job {
 	const struct load_case *c;
-	struct odw_schedule *s;
-	struct odw_item *item; /* [source->n] */
+	struct od_schedule *s;
+	struct od_schedule_item *item; /* [source->n] */
 	sem_t *ready;
 };
 
@@ -27,8 +27,8 @@ static int ask(const struct load_job *j, size_t i, struct od_err *err)
 	const struct load_expert *e = &j->c->source->expert[i];
 	int rc;
 
-	j->item[i] = (struct odw_item){ .expert = e->expert, .rank = (uint32_t)i, .last = true };
-	rc = odw_schedule_run(j->s, SESSION, i, e->m, true, &j->item[i], 1);
+	j->item[i] = (struct od_schedule_item){ .expert = e->expert, .rank = (uint32_t)i, .last = true };
+	rc = od_schedule_run(j->s, SESSION, i, e->m, true, &j->item[i], 1);
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "the schedule refuses expert (%u, %u)", e->m, e->expert);
 }
 
@@ -40,13 +40,13 @@ static int drive(const struct load_job *j, struct od_err *err)
 	int rc = OD_OK;
 
 	while (rc == OD_OK && n_done < n) {
-		struct odw_item *got;
+		struct od_schedule_item *got;
 
 		if (n_asked < n && n_asked - n_done < ahead) {
 			rc = ask(j, n_asked++, err);
 			continue;
 		}
-		got = odw_schedule_take(j->s);
+		got = od_schedule_take(j->s);
 		if (got == NULL) {
 			sem_wait(j->ready);
 			continue;
@@ -54,7 +54,7 @@ static int drive(const struct load_job *j, struct od_err *err)
 		n_done++;
 		if (got->code != OD_OK)
 			return od_fail(err, got->code, "%s", got->reason);
-		odw_schedule_done(j->s, got);
+		od_schedule_done(j->s, got);
 	}
 	return rc;
 }
@@ -62,31 +62,31 @@ static int drive(const struct load_job *j, struct od_err *err)
 static int run_loaders(const struct load_job *j, struct load_time *t, struct od_err *err)
 {
 	const struct load_case *c = j->c;
-	const struct odw_loader_opts opts = { .pack = c->source->pack,
-					      .device = c->device,
-					      .form = c->source->form,
-					      .slot = od_form_bufs(c->source->form),
-					      .schedule = j->s,
-					      .n_readers = c->n_readers,
-					      .n_inflaters = c->n_inflaters,
-					      .read = load_source_read,
-					      .read_arg = c->source,
-					      .wake = wake,
-					      .wake_arg = j->ready };
-	struct odw_load_figures f;
-	struct odw_loaders *l;
+	const struct od_loader_opts opts = { .pack = c->source->pack,
+					     .device = c->device,
+					     .form = c->source->form,
+					     .slot = od_form_bufs(c->source->form),
+					     .schedule = j->s,
+					     .n_readers = c->n_readers,
+					     .n_inflaters = c->n_inflaters,
+					     .read = load_source_read,
+					     .read_arg = c->source,
+					     .wake = wake,
+					     .wake_arg = j->ready };
+	struct od_load_figures f;
+	struct od_loaders *l;
 	uint64_t begin_ns;
-	int rc = odw_loaders_start(&l, &opts, err);
+	int rc = od_loaders_start(&l, &opts, err);
 
 	if (rc != OD_OK)
 		return rc;
-	odw_schedule_begin(j->s, SESSION);
+	od_schedule_begin(j->s, SESSION);
 	begin_ns = od_now_ns();
 	rc = drive(j, err);
 	t->ns = od_now_ns() - begin_ns;
-	odw_schedule_end(j->s, SESSION);
-	odw_loaders_stop(l);
-	odw_schedule_figures(j->s, &f);
+	od_schedule_end(j->s, SESSION);
+	od_loaders_stop(l);
+	od_schedule_figures(j->s, &f);
 	t->read_bytes = f.c[OD_C_LOADED_BYTES];
 	t->read_ns = f.c[OD_C_READ_NS];
 	t->finish_ns = f.c[OD_C_FINISH_NS];
@@ -97,12 +97,12 @@ int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
 {
 	const struct od_pack *pack = c->source->pack;
 	const struct od_config *cfg = od_pack_config(pack);
-	const struct odw_schedule_opts opts = { .n_moe = cfg->n_moe,
-						.n_experts = cfg->n_experts,
-						.n_slices = odw_slices(od_pack_expert(pack, 0, 0)->n_shards),
-						.n_slots = c->n_slots,
-						.bufs = c->bufs,
-						.n_stages = odw_loader_stages(c->n_readers, c->n_inflaters) };
+	const struct od_schedule_opts opts = { .n_moe = cfg->n_moe,
+					       .n_experts = cfg->n_experts,
+					       .n_slices = od_slices(od_pack_expert(pack, 0, 0)->n_shards),
+					       .n_slots = c->n_slots,
+					       .bufs = c->bufs,
+					       .n_stages = od_loader_stages(c->n_readers, c->n_inflaters) };
 	sem_t ready;
 	struct load_job j = { .c = c, .ready = &ready };
 	int rc = load_source_begin(c->source, err);
@@ -113,10 +113,10 @@ int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
 	if (rc == OD_OK && j.item == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "loads");
 	if (rc == OD_OK)
-		rc = odw_schedule_new(&j.s, &opts, err);
+		rc = od_schedule_new(&j.s, &opts, err);
 	if (rc == OD_OK)
 		rc = run_loaders(&j, t, err);
-	odw_schedule_free(j.s);
+	od_schedule_free(j.s);
 	sem_destroy(&ready);
 	free(j.item);
 	return rc;
@@ -147,7 +147,7 @@ static int read_slice(struct raw_reader *r, size_t expert, uint32_t slice)
 	const struct od_shard *s = od_pack_expert(c->source->pack, e->m, e->expert)->shard;
 	const uint32_t first = slice * r->all->slice_shards, left = r->all->n_shards - first;
 	const uint32_t n = left < r->all->slice_shards ? left : r->all->slice_shards;
-	struct od_shard_bytes b[ODW_SLICE_SHARDS];
+	struct od_shard_bytes b[OD_SLICE_SHARDS];
 	uint64_t begin_ns = od_now_ns();
 	int rc = load_source_read(c->source, e->m, e->expert, first, n, OD_SET_STORED, &r->mem,
 				  od_buf_ref(r->staging, 0), b, &r->err);
@@ -201,10 +201,9 @@ static int run_readers(const struct load_case *c, struct raw *raw, struct raw_re
 int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 {
 	const uint32_t n_shards = od_pack_expert(c->source->pack, 0, 0)->n_shards;
-	struct raw raw = { .c = c,
-			   .n_shards = n_shards,
-			   .slice_shards = odw_slice_shards(n_shards),
-			   .n_slices = odw_slices(n_shards) };
+	struct raw raw = {
+		.c = c, .n_shards = n_shards, .slice_shards = od_slice_shards(n_shards), .n_slices = od_slices(n_shards)
+	};
 	struct raw_reader *reader = calloc(c->n_readers, sizeof(*reader));
 	int rc;
 
@@ -212,12 +211,12 @@ int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 	if (reader == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "readers");
 	for (unsigned i = 0; i < c->n_readers; i++)
-		odw_bufs_fill(c->bufs, &reader[i].mem);
+		od_expert_bufs_fill(c->bufs, &reader[i].mem);
 	rc = load_source_begin(c->source, err);
 	if (rc == OD_OK)
 		rc = run_readers(c, &raw, reader, t, err);
 	for (unsigned i = 0; i < c->n_readers; i++) {
-		odw_bufs_put(c->bufs, &reader[i].mem, ~0u);
+		od_expert_bufs_put(c->bufs, &reader[i].mem, ~0u);
 		od_buf_free(reader[i].staging);
 	}
 	free(reader);

@@ -10,7 +10,7 @@
 struct load_case {
 	struct load_source *source; /* its experts, in their order */
 	struct od_device *device;
-	struct odw_bufs *bufs; /* buffers of the source's form, n_slots of each kind (load_raw: n_readers) */
+	struct od_expert_bufs *bufs; /* buffers of the source's form, n_slots of each kind (load_raw: n_readers) */
 	unsigned n_slots, n_readers, n_inflaters;
 };
 

@@ -6,7 +6,7 @@
 #ifndef OD_BENCH_LOAD_SOURCE_H
 #define OD_BENCH_LOAD_SOURCE_H
 
-#include "worker-node/load/paced_reader.h"
+#include "worker-node/paced_reader.h"
 
 enum load_kind { LOAD_CACHE, LOAD_DISK, LOAD_DIRECT, LOAD_PACED };
 extern const char *const load_kind_names[]; /* ends with NULL */
@@ -29,7 +29,7 @@ struct load_source {
 void load_source_init(struct load_source *s);
 /* Call before every measurement: brings the experts into the page cache or evicts them from it, by kind. */
 OD_MUST_CHECK int load_source_begin(struct load_source *s, struct od_err *err);
-odw_read_fn load_source_read; /* arg: the source */
+od_read_fn load_source_read; /* arg: the source */
 
 /* Reads the experts' bytes into memory, for LOAD_PACED. */
 OD_MUST_CHECK int load_experts_read(const struct od_pack *pack, struct od_device *d, struct load_expert *expert,

@@ -3,7 +3,7 @@
 #include "main-node/cluster/placement.h"
 #include "main-node/cluster/want_target.h"
 #include "main-node/predict/prediction_wants.h"
-#include "worker-node/schedule.h"
+#include "common/residency/schedule.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +16,12 @@
 static _Thread_local uint64_t virtual_ns;
 
 struct sim_worker {
-	struct odw_schedule *schedule;
-	struct odw_load_job read; /* the slice on the path to its storage, */
+	struct od_schedule *schedule;
+	struct od_load_job read; /* the slice on the path to its storage, */
 	bool reading; /* if there is one, */
 	uint64_t read_ns; /* and when the path is through with it */
-	struct odw_item item[OD_MAX_TOP_K]; /* items of the RUN under way */
-	struct odw_item *computing;
+	struct od_schedule_item item[OD_MAX_TOP_K]; /* items of the RUN under way */
+	struct od_schedule_item *computing;
 	uint64_t done_ns; /* when that is computed */
 };
 
@@ -65,7 +65,7 @@ uint64_t served_window_ns(const struct served_params *p, unsigned slots)
 
 static int open_workers(struct served_sim *s, struct od_err *err)
 {
-	const struct odw_schedule_opts o = {
+	const struct od_schedule_opts o = {
 		.n_moe = s->p.n_moe,
 		.n_experts = s->p.n_experts,
 		.n_slices = LOAD_SLICES,
@@ -78,9 +78,9 @@ static int open_workers(struct served_sim *s, struct od_err *err)
 	if (s->worker == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "simulation of %u workers", s->p.n_workers);
 	for (uint32_t w = 0; rc == OD_OK && w < s->p.n_workers; w++) {
-		rc = odw_schedule_new(&s->worker[w].schedule, &o, err);
+		rc = od_schedule_new(&s->worker[w].schedule, &o, err);
 		if (rc == OD_OK)
-			odw_schedule_begin(s->worker[w].schedule, SESSION);
+			od_schedule_begin(s->worker[w].schedule, SESSION);
 	}
 	return rc;
 }
@@ -137,7 +137,7 @@ void served_sim_free(struct served_sim *s)
 		return;
 	if (s->worker != NULL)
 		for (uint32_t w = 0; w < s->p.n_workers; w++)
-			odw_schedule_free(s->worker[w].schedule);
+			od_schedule_free(s->worker[w].schedule);
 	free(s->worker);
 	odm_want_target_fini(&s->target);
 	odm_predictions_free(s->predictions);
@@ -153,17 +153,17 @@ void served_sim_free(struct served_sim *s)
  * once. */
 static void load(struct served_sim *s, struct sim_worker *w)
 {
-	struct odw_load_job job;
+	struct od_load_job job;
 
 	for (;;) {
 		if (w->reading && (w->read_ns <= virtual_ns ||
-				   odw_schedule_look(w->schedule, (unsigned)w->read.slot).state == ODW_DRAINING)) {
+				   od_schedule_look(w->schedule, (unsigned)w->read.slot).state == OD_SLOT_DRAINING)) {
 			w->reading = false;
-			(void)!odw_schedule_end_job(w->schedule, &w->read, 1, OD_OK, NULL);
-			if (odw_schedule_next_finish(w->schedule, &job, false))
-				(void)!odw_schedule_end_job(w->schedule, &job, 0, OD_OK, NULL);
+			(void)!od_schedule_end_job(w->schedule, &w->read, 1, OD_OK, NULL);
+			if (od_schedule_next_finish(w->schedule, &job, false))
+				(void)!od_schedule_end_job(w->schedule, &job, 0, OD_OK, NULL);
 		}
-		if (w->reading || !odw_schedule_next_read(w->schedule, &w->read, false))
+		if (w->reading || !od_schedule_next_read(w->schedule, &w->read, false))
 			return;
 		w->reading = true;
 		w->read_ns = virtual_ns + s->p.load_ns * (w->read.slice + 1) / LOAD_SLICES -
@@ -175,7 +175,7 @@ static void load(struct served_sim *s, struct sim_worker *w)
 static void work(struct served_sim *s, struct sim_worker *w)
 {
 	load(s, w);
-	if (w->computing != NULL || (w->computing = odw_schedule_take(w->schedule)) == NULL)
+	if (w->computing != NULL || (w->computing = od_schedule_take(w->schedule)) == NULL)
 		return;
 	w->done_ns = virtual_ns + s->p.worker_ns;
 	s->r->used_loads += w->computing->loaded_bytes > 0;
@@ -196,7 +196,7 @@ static uint64_t worker_next_ns(const struct sim_worker *w)
 static void worker_event(struct served_sim *s, struct sim_worker *w)
 {
 	if (w->computing != NULL && w->done_ns == virtual_ns) {
-		odw_schedule_done(w->schedule, w->computing);
+		od_schedule_done(w->schedule, w->computing);
 		w->computing = NULL;
 		s->open--;
 	}
@@ -215,8 +215,8 @@ static void send_want(struct served_sim *s, uint32_t worker, const struct odm_wa
 		return;
 	for (uint32_t i = l->begin[worker]; i < l->begin[worker + 1]; i++)
 		expert[n++] = l->expert[i];
-	(void)!odw_schedule_want(s->worker[worker].schedule, SESSION, want->step, want->m, want->version, expert, n,
-				 want->prompt);
+	(void)!od_schedule_want(s->worker[worker].schedule, SESSION, want->step, want->m, want->version, expert, n,
+				want->prompt);
 	work(s, &s->worker[worker]);
 }
 
@@ -400,14 +400,15 @@ static void send_runs(struct served_sim *s, const uint16_t *used)
 
 		for (size_t i = 0; i < k; i++) {
 			if (to[i] == w)
-				worker->item[n++] =
-					(struct odw_item){ .expert = expert[i], .rank = (uint32_t)i, .last = true };
+				worker->item[n++] = (struct od_schedule_item){ .expert = expert[i],
+									       .rank = (uint32_t)i,
+									       .last = true };
 		}
 		s->open += n;
 		/* Without a RUN it is a CLOSE. */
 		if (n == 0)
-			odw_schedule_close(worker->schedule, SESSION, step, s->layer);
-		else if (odw_schedule_run(worker->schedule, SESSION, step, s->layer, true, worker->item, n) != OD_OK)
+			od_schedule_close(worker->schedule, SESSION, step, s->layer);
+		else if (od_schedule_run(worker->schedule, SESSION, step, s->layer, true, worker->item, n) != OD_OK)
 			s->open -= n; /* cannot be: the queue holds more than a layer */
 		for (size_t i = 0; i < n; i++)
 			/* no WANT comes between */
@@ -461,9 +462,9 @@ static uint64_t wasted_loads(const struct served_sim *s)
 	uint64_t n = 0;
 
 	for (uint32_t w = 0; w < s->p.n_workers; w++) {
-		struct odw_load_figures f;
+		struct od_load_figures f;
 
-		odw_schedule_figures(s->worker[w].schedule, &f);
+		od_schedule_figures(s->worker[w].schedule, &f);
 		n += f.c[OD_C_CANCELLED_LOADS] + f.c[OD_C_UNUSED_LOADS];
 	}
 	return n;
@@ -474,8 +475,8 @@ static void close_trace(struct served_sim *s)
 {
 	for (uint32_t w = 0; w < s->p.n_workers; w++) {
 		for (uint32_t i = 0; i < 2; i++)
-			odw_schedule_close(s->worker[w].schedule, SESSION, s->first_step + s->t->n_steps - 1 + i,
-					   s->p.n_moe - 1);
+			od_schedule_close(s->worker[w].schedule, SESSION, s->first_step + s->t->n_steps - 1 + i,
+					  s->p.n_moe - 1);
 		work(s, &s->worker[w]);
 	}
 	s->first_step += s->t->n_steps + 1;

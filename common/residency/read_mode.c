@@ -1,4 +1,4 @@
-#include "worker-node/load/read_mode.h"
+#include "common/residency/read_mode.h"
 
 #include "common/base/clock.h"
 #include "common/pack/team.h"
@@ -8,7 +8,7 @@
 #define TIMED_EXPERTS 4
 #define TIMED_NS (OD_NS_PER_S / 4) /* no expert is begun later */
 
-const char *const odw_read_mode_names[] = { "auto", "buffered", "direct", NULL };
+const char *const od_read_mode_names[] = { "auto", "buffered", "direct", NULL };
 
 /* The experts to read, and the way. */
 struct sample {
@@ -18,10 +18,10 @@ struct sample {
 
 /* Parts of one expert, read at the same time. */
 struct batch {
-	const struct odw_read_mode_opts *o;
+	const struct od_read_mode_opts *o;
 	struct sample sample;
 	uint32_t m, expert, n_slices;
-	struct od_buf *staging; /* [n_slices][ODW_SLICE_SHARDS] of od_staging_bytes */
+	struct od_buf *staging; /* [n_slices][OD_SLICE_SHARDS] of od_staging_bytes */
 	struct read_slice {
 		uint32_t first, n;
 		uint64_t bytes, ns; /* 0: it could not be read */
@@ -32,10 +32,10 @@ struct read_time {
 	uint64_t bytes, ns; /* ns: of all threads */
 };
 
-static int read_from_pack(const struct odw_read_mode_opts *o, uint32_t m, uint32_t expert, const struct read_slice *p,
+static int read_from_pack(const struct od_read_mode_opts *o, uint32_t m, uint32_t expert, const struct read_slice *p,
 			  struct od_ref staging, struct od_err *err)
 {
-	struct od_shard_bytes b[ODW_SLICE_SHARDS];
+	struct od_shard_bytes b[OD_SLICE_SHARDS];
 
 	if (o->read != NULL)
 		return o->read(o->read_arg, m, expert, p->first, p->n, OD_SET_STORED, o->mem, staging, b, err);
@@ -45,9 +45,9 @@ static int read_from_pack(const struct odw_read_mode_opts *o, uint32_t m, uint32
 static int read_slice(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
 {
 	struct batch *b = arg;
-	const struct odw_read_mode_opts *o = b->o;
+	const struct od_read_mode_opts *o = b->o;
 	const struct od_pack_expert *x = od_pack_expert(o->pack, b->m, b->expert);
-	const uint64_t staging_bytes = od_staging_bytes(o->pack, o->device, o->form) * ODW_SLICE_SHARDS;
+	const uint64_t staging_bytes = od_staging_bytes(o->pack, o->device, o->form) * OD_SLICE_SHARDS;
 	struct read_slice *p = &b->slice[item];
 	uint64_t begin_ns = o->now_ns();
 
@@ -64,7 +64,7 @@ static int read_slice(void *arg, unsigned thread, size_t item, uint64_t *bytes, 
 static void begin_slices(struct batch *b)
 {
 	const uint32_t n_shards = od_pack_expert(b->o->pack, b->m, b->expert)->n_shards,
-		       each = odw_slice_shards(n_shards);
+		       each = od_slice_shards(n_shards);
 
 	for (uint32_t i = 0; i < b->n_slices; i++) {
 		struct read_slice *p = &b->slice[i];
@@ -127,11 +127,10 @@ static int time_batches(struct batch *b, struct read_time *out, struct od_err *e
 }
 
 /* As many slices as there are readers, as far as that goes. */
-static uint32_t batch_slices(const struct odw_read_mode_opts *o)
+static uint32_t batch_slices(const struct od_read_mode_opts *o)
 {
-	const uint32_t n_slices = odw_slices(od_pack_expert(o->pack, 0, 0)->n_shards);
-	const uint64_t fit =
-		ODW_READ_MODE_BYTES / TIMED_EXPERTS / (od_pack_expert_stored_bytes(o->pack) / n_slices + 1);
+	const uint32_t n_slices = od_slices(od_pack_expert(o->pack, 0, 0)->n_shards);
+	const uint64_t fit = OD_READ_MODE_BYTES / TIMED_EXPERTS / (od_pack_expert_stored_bytes(o->pack) / n_slices + 1);
 	uint64_t n = o->n_readers < n_slices ? o->n_readers : n_slices;
 
 	n = n < fit ? n : fit;
@@ -139,10 +138,10 @@ static uint32_t batch_slices(const struct odw_read_mode_opts *o)
 }
 
 /* *ns_per_byte: of one thread; 0 when nothing could be read. */
-static int time_reads(double *ns_per_byte, const struct odw_read_mode_opts *o, struct sample sample, struct od_err *err)
+static int time_reads(double *ns_per_byte, const struct od_read_mode_opts *o, struct sample sample, struct od_err *err)
 {
 	struct batch b = { .o = o, .sample = sample, .n_slices = batch_slices(o) };
-	const uint64_t staging_bytes = b.n_slices * od_staging_bytes(o->pack, o->device, o->form) * ODW_SLICE_SHARDS;
+	const uint64_t staging_bytes = b.n_slices * od_staging_bytes(o->pack, o->device, o->form) * OD_SLICE_SHARDS;
 	struct read_time t = { 0 };
 	int rc = OD_OK;
 
@@ -172,7 +171,7 @@ static uint64_t bytes_of_experts(const struct od_pack *p)
 
 /* Through the page cache, a share is found there. The other experts are read past it, since the disk may have a cache,
  * too. */
-static int time_both(bool *direct, const struct odw_read_mode_opts *o, double cached_share, struct od_err *err)
+static int time_both(bool *direct, const struct od_read_mode_opts *o, double cached_share, struct od_err *err)
 {
 	double from_disk, cached = 0, past = 0;
 	int rc = time_reads(&from_disk, o, (struct sample){ .drop = true }, err);
@@ -186,9 +185,9 @@ static int time_both(bool *direct, const struct odw_read_mode_opts *o, double ca
 	return rc;
 }
 
-int odw_read_mode_choose(bool *direct, const struct odw_read_mode_opts *opts, struct od_err *err)
+int od_read_mode_choose(bool *direct, const struct od_read_mode_opts *opts, struct od_err *err)
 {
-	struct odw_read_mode_opts o = *opts;
+	struct od_read_mode_opts o = *opts;
 	const uint64_t bytes = bytes_of_experts(o.pack);
 	/* Weights of their own are read in pieces, wherever they go; so is what goes to a device from a stage. What has
 	 * no SM-chunks goes through staging. */
@@ -197,10 +196,10 @@ int odw_read_mode_choose(bool *direct, const struct odw_read_mode_opts *opts, st
 		(o.form == OD_FORM_PLAIN && od_pack_as_bytes(o.pack));
 	int rc = OD_OK;
 
-	*direct = o.asked == ODW_READ_DIRECT && can;
+	*direct = o.asked == OD_READ_DIRECT && can;
 	if (o.now_ns == NULL)
 		o.now_ns = od_now_ns;
-	if (o.asked == ODW_READ_AUTO && can && o.free_bytes < bytes)
+	if (o.asked == OD_READ_AUTO && can && o.free_bytes < bytes)
 		rc = time_both(direct, &o, (double)o.free_bytes / (double)bytes, err);
 	*direct = od_pack_read_direct(o.pack, *direct);
 	return rc;

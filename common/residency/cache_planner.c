@@ -1,8 +1,8 @@
-#include "worker-node/cache/cache_planner.h"
+#include "common/residency/cache_planner.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "worker-node/cache/cache_costs.h"
+#include "common/residency/cache_costs.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -11,8 +11,8 @@
 
 #define NICE 10 /* a plan may take a second, and is never urgent */
 
-struct odw_planner {
-	struct odw_planner_opts o;
+struct od_cache_planner {
+	struct od_cache_planner_opts o;
 	pthread_t thread;
 	double *inclusion; /* [n_experts] */
 	struct od_cache_plan plan; /* the plan that buffers exist for */
@@ -20,12 +20,13 @@ struct odw_planner {
 };
 
 /* Then F is weights as published, else as they are stored. */
-static bool is_plain(const struct odw_planner_opts *o)
+static bool is_plain(const struct od_cache_planner_opts *o)
 {
 	return (o->slot & OD_SET_PLAIN) != 0;
 }
 
-void odw_planner_bufs(const struct odw_planner_opts *o, const struct od_cache_plan *plan, size_t n[OD_N_EXPERT_BUFS])
+void od_cache_planner_bufs(const struct od_cache_planner_opts *o, const struct od_cache_plan *plan,
+			   size_t n[OD_N_EXPERT_BUFS])
 {
 	const uint32_t *pool = plan->experts;
 	const size_t full = o->n_slots + pool[OD_CACHE_F];
@@ -38,17 +39,17 @@ void odw_planner_bufs(const struct odw_planner_opts *o, const struct od_cache_pl
 
 /* By what loads have cost until now. Before the first load any costs will do: the next plan, after a few uses, knows
  * better. */
-static struct od_cache_cost cost_of_loads(const struct odw_planner_opts *o)
+static struct od_cache_cost cost_of_loads(const struct od_cache_planner_opts *o)
 {
-	struct odw_expert_costs c;
+	struct od_expert_costs c;
 
-	if (!odw_schedule_costs(o->schedule, &c))
+	if (!od_schedule_costs(o->schedule, &c))
 		c.read_ns = c.finish_ns = OD_NS_PER_MS;
-	return odw_cache_cost(o->pack, &c);
+	return od_expert_cache_cost(o->pack, &c);
 }
 
-static int make_plan(const struct odw_planner_opts *o, const struct odw_cache_uses *u, struct od_cache_plan *plan,
-		     struct od_err *err)
+static int make_plan(const struct od_cache_planner_opts *o, const struct od_expert_cache_uses *u,
+		     struct od_cache_plan *plan, struct od_err *err)
 {
 	const struct od_cache_plan_opts opts = {
 		.n_moe = u->n_moe,
@@ -69,7 +70,7 @@ static int make_plan(const struct odw_planner_opts *o, const struct odw_cache_us
 }
 
 /* The policy, keeping nothing yet. */
-static int begin_cache(const struct odw_planner_opts *o, const struct odw_cache_uses *u,
+static int begin_cache(const struct od_cache_planner_opts *o, const struct od_expert_cache_uses *u,
 		       const struct od_cache_plan *plan, struct od_err *err)
 {
 	const struct od_cache_opts opts = {
@@ -85,28 +86,28 @@ static int begin_cache(const struct odw_planner_opts *o, const struct odw_cache_
 	struct od_cache *policy;
 	int rc = od_cache_new(&policy, &opts, err);
 
-	if (rc == OD_OK && !odw_schedule_begin_cache(o->schedule, u->place, policy))
+	if (rc == OD_OK && !od_schedule_begin_cache(o->schedule, u->place, policy))
 		od_cache_free(policy);
 	return rc;
 }
 
 /* False: the schedule is stopped. */
-static bool shrink_to(struct odw_planner *p, const struct od_cache_plan *plan)
+static bool shrink_to(struct od_cache_planner *p, const struct od_cache_plan *plan)
 {
 	size_t n[OD_N_EXPERT_BUFS];
 	uint64_t seen = 0;
 
-	odw_planner_bufs(&p->o, plan, n);
-	while (!odw_bufs_shrink(p->o.bufs, n)) {
-		if (!odw_schedule_wait_free(p->o.schedule, &seen))
+	od_cache_planner_bufs(&p->o, plan, n);
+	while (!od_expert_bufs_shrink(p->o.bufs, n)) {
+		if (!od_schedule_wait_free(p->o.schedule, &seen))
 			return false;
 	}
 	return true;
 }
 
 /* Keeps what both plans have capacity for, then makes room for what only the new one has. */
-static int change_plan(struct odw_planner *p, const struct odw_cache_uses *u, const struct od_cache_plan *plan,
-		       struct od_err *err)
+static int change_plan(struct od_cache_planner *p, const struct od_expert_cache_uses *u,
+		       const struct od_cache_plan *plan, struct od_err *err)
 {
 	struct od_cache_plan both = *plan;
 	size_t n[OD_N_EXPERT_BUFS];
@@ -117,12 +118,12 @@ static int change_plan(struct odw_planner *p, const struct odw_cache_uses *u, co
 
 		both.experts[i] = was < plan->experts[i] ? was : plan->experts[i];
 	}
-	odw_schedule_set_plan(p->o.schedule, u->place, &both);
+	od_schedule_set_plan(p->o.schedule, u->place, &both);
 	p->plan = both;
 	if (!shrink_to(p, &both))
 		return OD_OK;
-	odw_planner_bufs(&p->o, plan, n);
-	rc = odw_bufs_grow(p->o.bufs, n, err);
+	od_cache_planner_bufs(&p->o, plan, n);
+	rc = od_expert_bufs_grow(p->o.bufs, n, err);
 	if (rc != OD_OK) {
 		(void)shrink_to(p, &both); /* the buffers made so far are of no use, and took the last of the memory */
 		return rc;
@@ -130,11 +131,11 @@ static int change_plan(struct odw_planner *p, const struct odw_cache_uses *u, co
 	p->plan = *plan;
 	if (!u->begun)
 		return begin_cache(&p->o, u, plan, err);
-	odw_schedule_set_plan(p->o.schedule, u->place, plan);
+	od_schedule_set_plan(p->o.schedule, u->place, plan);
 	return OD_OK;
 }
 
-static void plan_once(struct odw_planner *p, const struct odw_cache_uses *u)
+static void plan_once(struct od_cache_planner *p, const struct od_expert_cache_uses *u)
 {
 	const uint64_t begin_ns = od_now_ns();
 	struct od_cache_plan plan;
@@ -164,21 +165,21 @@ static void plan_once(struct odw_planner *p, const struct odw_cache_uses *u)
 
 static void *plan_caches(void *arg)
 {
-	struct odw_planner *p = arg;
-	struct odw_cache_uses u = { .inclusion = p->inclusion };
+	struct od_cache_planner *p = arg;
+	struct od_expert_cache_uses u = { .inclusion = p->inclusion };
 
 	/* Lowers this thread's priority (on Linux a thread has its own). The other policies have nothing to compute,
 	 * and are for comparing: they begin at once. */
 	if (p->o.policy == OD_CACHE_RANK && setpriority(PRIO_PROCESS, 0, NICE) != 0)
 		od_log(OD_LOG_DEBUG, "the cache's planner keeps its priority");
-	while (odw_schedule_next_plan(p->o.schedule, &u))
+	while (od_schedule_next_plan(p->o.schedule, &u))
 		plan_once(p, &u);
 	return NULL;
 }
 
-int odw_planner_start(struct odw_planner **out, const struct odw_planner_opts *opts, struct od_err *err)
+int od_cache_planner_start(struct od_cache_planner **out, const struct od_cache_planner_opts *opts, struct od_err *err)
 {
-	struct odw_planner *p = calloc(1, sizeof(*p));
+	struct od_cache_planner *p = calloc(1, sizeof(*p));
 
 	*out = NULL;
 	if (p != NULL) {
@@ -196,7 +197,7 @@ int odw_planner_start(struct odw_planner **out, const struct odw_planner_opts *o
 	return OD_OK;
 }
 
-void odw_planner_stop(struct odw_planner *p)
+void od_cache_planner_stop(struct od_cache_planner *p)
 {
 	if (p == NULL)
 		return;

@@ -2,17 +2,17 @@
  * arXiv 2601.21198, section 3.2).
  *
  * Thread: any; pure functions. */
-#ifndef ODW_CACHE_COSTS_H
-#define ODW_CACHE_COSTS_H
+#ifndef OD_RESIDENCY_CACHE_COSTS_H
+#define OD_RESIDENCY_CACHE_COSTS_H
 
 #include "common/cache/cache_state.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/pack.h"
-#include "worker-node/schedule.h"
+#include "common/residency/schedule.h"
 
 /* For an average expert of the pack. */
-struct od_cache_cost odw_cache_cost(const struct od_pack *pack, const struct odw_expert_costs *costs);
+struct od_cache_cost od_expert_cache_cost(const struct od_pack *pack, const struct od_expert_costs *costs);
 /* Memory of an expert in each cache state, in memory of d (NULL: of the host). */
-struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, const struct od_device *d, enum od_form form);
+struct od_cache_sizes od_expert_cache_sizes(const struct od_pack *pack, const struct od_device *d, enum od_form form);
 
 #endif

@@ -1,4 +1,4 @@
-#include "worker-node/load/paced_reader.h"
+#include "worker-node/paced_reader.h"
 
 #include "common/base/clock.h"
 #include "common/pack/load/expert_form.h"
@@ -67,10 +67,10 @@ int odw_paced_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint3
 	if (p->schedule == NULL && rc == OD_OK)
 		od_sleep_until(due_ns);
 	while (p->schedule != NULL && rc == OD_OK && (now_ns = od_now_ns()) < due_ns) {
-		if (odw_schedule_wait_cancelled(p->schedule, m, expert,
-						due_ns - now_ns < PIECE_NS ? due_ns : now_ns + PIECE_NS))
+		if (od_schedule_wait_cancelled(p->schedule, m, expert,
+					       due_ns - now_ns < PIECE_NS ? due_ns : now_ns + PIECE_NS))
 			break;
-		odw_schedule_tick(p->schedule);
+		od_schedule_tick(p->schedule);
 	}
 	give_back(p, begin_ns, due_ns);
 	return rc;

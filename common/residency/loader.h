@@ -2,32 +2,32 @@
  * inflaters check and merge slices that have been read. So reading and inflating overlap (ZipMoE, arXiv 2601.21198,
  * section 3.2).
  *
- * Thread: start and stop by the owner. Owner: the options' objects are borrowed until odw_loaders_stop. */
-#ifndef ODW_LOADER_H
-#define ODW_LOADER_H
+ * Thread: start and stop by the owner. Owner: the options' objects are borrowed until od_loaders_stop. */
+#ifndef OD_RESIDENCY_LOADER_H
+#define OD_RESIDENCY_LOADER_H
 
 #include "common/pack/load/expert_form.h"
 #include "common/pack/load/expert_load.h"
-#include "worker-node/load/load_stages.h"
-#include "worker-node/schedule.h"
+#include "common/residency/load_stages.h"
+#include "common/residency/schedule.h"
 
-#define ODW_MAX_LOADERS 64 /* threads of a kind */
+#define OD_MAX_LOADERS 64 /* threads of a kind */
 
-struct odw_loaders;
+struct od_loaders;
 
 /* As od_shards_read, from any source. Called on reader threads. */
-typedef int odw_read_fn(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-			const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
-			struct od_err *err);
+typedef int od_read_fn(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+		       const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+		       struct od_err *err);
 
-struct odw_loader_opts {
+struct od_loader_opts {
 	const struct od_pack *pack;
 	struct od_device *device; /* holds the slots */
 	enum od_form form; /* the slots' */
 	unsigned slot; /* the set of buffers of a slot */
-	struct odw_schedule *schedule; /* made with odw_slices() and odw_loader_stages() */
+	struct od_schedule *schedule; /* made with od_slices() and od_loader_stages() */
 	unsigned n_readers, n_inflaters;
-	odw_read_fn *read; /* NULL: from the pack */
+	od_read_fn *read; /* NULL: from the pack */
 	void *read_arg;
 	/* Called when a load fails with code, unless it is the device that failed; begin_ns: when that slice of it
 	 * began to be read. Returns the code to report, and err. NULL: code is reported. Any thread. */
@@ -39,18 +39,18 @@ struct odw_loader_opts {
 
 /* An expert is read in slices of several shards: enough to make the hand-over between threads cheap, few enough that an
  * expert with few shards still uses several threads. The last slice may be shorter. */
-#define ODW_SLICE_SHARDS 4 /* at most */
-uint32_t odw_slice_shards(uint32_t n_shards);
-uint32_t odw_slices(uint32_t n_shards);
+#define OD_SLICE_SHARDS 4 /* at most */
+uint32_t od_slice_shards(uint32_t n_shards);
+uint32_t od_slices(uint32_t n_shards);
 /* The number of stages: one per thread, and one waiting per inflater. */
-unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters);
+unsigned od_loader_stages(unsigned n_readers, unsigned n_inflaters);
 /* Memory of threads and stages, without the slots. OD_ERR_RANGE: too many threads. */
-OD_MUST_CHECK int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d,
-				   enum od_form form, unsigned slot, unsigned n_readers, unsigned n_inflaters,
-				   struct od_err *err);
+OD_MUST_CHECK int od_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d,
+				  enum od_form form, unsigned slot, unsigned n_readers, unsigned n_inflaters,
+				  struct od_err *err);
 
-OD_MUST_CHECK int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *opts, struct od_err *err);
+OD_MUST_CHECK int od_loaders_start(struct od_loaders **out, const struct od_loader_opts *opts, struct od_err *err);
 /* Stops the schedule, joins, frees. NULL ok. */
-void odw_loaders_stop(struct odw_loaders *l);
+void od_loaders_stop(struct od_loaders *l);
 
 #endif

@@ -1,4 +1,4 @@
-#include "worker-node/step_marks.h"
+#include "common/residency/step_marks.h"
 
 #include "common/base/mem.h"
 
@@ -10,29 +10,29 @@ struct mark {
 	uint32_t below; /* layers under it are closed */
 };
 
-struct odw_step_marks {
+struct od_step_marks {
 	uint32_t n_moe;
 	uint64_t clock;
-	struct mark mark[ODW_MAX_STEPS];
-	uint64_t *version; /* [ODW_MAX_STEPS][n_moe]: version + 1, 0: none came */
+	struct mark mark[OD_MAX_STEPS];
+	uint64_t *version; /* [OD_MAX_STEPS][n_moe]: version + 1, 0: none came */
 };
 
-struct odw_step_marks *odw_step_marks_new(uint32_t n_moe)
+struct od_step_marks *od_step_marks_new(uint32_t n_moe)
 {
-	struct odw_step_marks *t = calloc(1, sizeof(*t));
+	struct od_step_marks *t = calloc(1, sizeof(*t));
 
 	if (t == NULL)
 		return NULL;
 	t->n_moe = n_moe;
-	t->version = od_alloc_array((size_t)n_moe * ODW_MAX_STEPS, sizeof(*t->version));
+	t->version = od_alloc_array((size_t)n_moe * OD_MAX_STEPS, sizeof(*t->version));
 	if (t->version == NULL) {
-		odw_step_marks_free(t);
+		od_step_marks_free(t);
 		return NULL;
 	}
 	return t;
 }
 
-void odw_step_marks_free(struct odw_step_marks *t)
+void od_step_marks_free(struct od_step_marks *t)
 {
 	if (t == NULL)
 		return;
@@ -40,14 +40,14 @@ void odw_step_marks_free(struct odw_step_marks *t)
 	free(t);
 }
 
-void odw_step_marks_clear(struct odw_step_marks *t)
+void od_step_marks_clear(struct od_step_marks *t)
 {
 	memset(t->mark, 0, sizeof(t->mark)); /* versions are cleared when a step takes its place */
 }
 
-static struct mark *find(struct odw_step_marks *t, uint64_t step)
+static struct mark *find(struct od_step_marks *t, uint64_t step)
 {
-	for (unsigned i = 0; i < ODW_MAX_STEPS; i++) {
+	for (unsigned i = 0; i < OD_MAX_STEPS; i++) {
 		if (t->mark[i].used != 0 && t->mark[i].step == step)
 			return &t->mark[i];
 	}
@@ -55,13 +55,13 @@ static struct mark *find(struct odw_step_marks *t, uint64_t step)
 }
 
 /* The step's mark, made from the one that was used least recently (a free one first) when there is none. */
-static struct mark *touch(struct odw_step_marks *t, uint64_t step)
+static struct mark *touch(struct od_step_marks *t, uint64_t step)
 {
 	struct mark *k = find(t, step);
 
 	if (k == NULL) {
 		k = &t->mark[0];
-		for (unsigned i = 1; i < ODW_MAX_STEPS; i++) {
+		for (unsigned i = 1; i < OD_MAX_STEPS; i++) {
 			if (t->mark[i].used < k->used)
 				k = &t->mark[i];
 		}
@@ -72,7 +72,7 @@ static struct mark *touch(struct odw_step_marks *t, uint64_t step)
 	return k;
 }
 
-void odw_step_marks_close(struct odw_step_marks *t, uint64_t step, uint32_t below)
+void od_step_marks_close(struct od_step_marks *t, uint64_t step, uint32_t below)
 {
 	struct mark *k = touch(t, step);
 
@@ -80,14 +80,14 @@ void odw_step_marks_close(struct odw_step_marks *t, uint64_t step, uint32_t belo
 		k->below = below;
 }
 
-bool odw_step_marks_closed(struct odw_step_marks *t, uint64_t step, uint32_t m)
+bool od_step_marks_closed(struct od_step_marks *t, uint64_t step, uint32_t m)
 {
 	const struct mark *k = find(t, step);
 
 	return k != NULL && m < k->below;
 }
 
-bool odw_step_marks_newer(struct odw_step_marks *t, uint64_t step, uint32_t m, uint32_t version)
+bool od_step_marks_newer(struct od_step_marks *t, uint64_t step, uint32_t m, uint32_t version)
 {
 	struct mark *k = touch(t, step);
 	uint64_t *newest = &t->version[(size_t)(k - t->mark) * t->n_moe + m];

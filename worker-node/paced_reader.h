@@ -13,13 +13,13 @@
 
 #include <pthread.h>
 
-#include "worker-node/load/loader.h"
+#include "common/residency/loader.h"
 
 struct odw_paced_reader {
 	const struct od_pack *pack;
-	odw_read_fn *read; /* the underlying reader; NULL: the pack */
+	od_read_fn *read; /* the underlying reader; NULL: the pack */
 	void *read_arg;
-	struct odw_schedule *schedule; /* for cancelled loads; NULL: none are cancelled */
+	struct od_schedule *schedule; /* for cancelled loads; NULL: none are cancelled */
 	uint64_t load_ns; /* path time of a whole expert; 0: use bytes_per_ns */
 	double bytes_per_ns; /* rate of the path */
 
@@ -28,6 +28,6 @@ struct odw_paced_reader {
 	uint64_t free_ns; /* when the path has served all reads so far */
 };
 
-odw_read_fn odw_paced_read; /* arg: the paced reader */
+od_read_fn odw_paced_read; /* arg: the paced reader */
 
 #endif

@@ -1,11 +1,11 @@
 /* schedule.c - everything under one lock. In this order: entries and slots, who gets which slot, what main asks for,
  * the engine, loads, the cache and its planner. */
-#include "worker-node/schedule.h"
+#include "common/residency/schedule.h"
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "worker-node/load/load_stages.h"
-#include "worker-node/step_marks.h"
+#include "common/residency/load_stages.h"
+#include "common/residency/step_marks.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #define MAX_ORDERED 192 /* experts of a RUN; those of a larger one keep their order */
 
-TAILQ_HEAD(item_list, odw_item);
+TAILQ_HEAD(item_list, od_schedule_item);
 
 /* Why an expert is needed, from least to most binding. */
 enum schedule_claim { CLAIM_WANT, CLAIM_KEPT, CLAIM_RUN };
@@ -43,7 +43,7 @@ struct schedule_expert {
 
 struct slot {
 	TAILQ_ENTRY(slot) link; /* in free_slots or busy; in neither while pinned */
-	enum odw_slot_state state;
+	enum od_slot_state state;
 	uint32_t m, expert;
 	struct od_expert_mem mem;
 	bool pinned; /* resident, and the cache wants it to stay */
@@ -57,19 +57,19 @@ struct slot {
 };
 TAILQ_HEAD(slot_list, slot);
 
-struct odw_schedule {
+struct od_schedule {
 	pthread_mutex_t lock;
 	pthread_cond_t to_read, to_finish; /* there may be a slice to read, or to finish; or stop */
 	pthread_cond_t to_plan; /* there may be a plan to make, or a slot has become free; or stop */
 	pthread_cond_t cancelled; /* a load has been cancelled; or stop */
 	bool stop;
-	struct odw_schedule_opts opts;
-	struct odw_load_figures figures;
+	struct od_schedule_opts opts;
+	struct od_load_figures figures;
 
 	uint64_t session; /* 0: none */
-	struct odw_step_marks *marks;
+	struct od_step_marks *marks;
 	struct schedule_expert *expert; /* [n_moe][n_experts] */
-	struct schedule_entry *pool; /* [ODW_MAX_ENTRIES], touched as needed */
+	struct schedule_entry *pool; /* [OD_MAX_ENTRIES], touched as needed */
 	size_t n_pool, n_entries, n_items;
 	struct entry_list unused, runs, wants;
 	struct item_list ended; /* failed or cancelled, on their way to the engine */
@@ -82,12 +82,12 @@ struct odw_schedule {
 	unsigned n_draining; /* draining ones among these */
 	uint64_t n_freed; /* slots, ever */
 	uint64_t round;
-	struct odw_stages stages;
+	struct od_load_stages stages;
 
 	uint16_t *visit; /* [n_experts], scratch */
 };
 
-static struct schedule_expert *expert_at(struct odw_schedule *s, uint32_t m, uint32_t expert)
+static struct schedule_expert *expert_at(struct od_schedule *s, uint32_t m, uint32_t expert)
 {
 	struct schedule_expert *x = &s->expert[(size_t)m * s->opts.n_experts + expert];
 
@@ -98,22 +98,22 @@ static struct schedule_expert *expert_at(struct odw_schedule *s, uint32_t m, uin
 	return x;
 }
 
-static struct schedule_expert *expert_of(struct odw_schedule *s, const struct schedule_entry *e)
+static struct schedule_expert *expert_of(struct od_schedule *s, const struct schedule_entry *e)
 {
 	return expert_at(s, e->m, e->expert);
 }
 
-static struct schedule_expert *expert_in(struct odw_schedule *s, const struct slot *slot)
+static struct schedule_expert *expert_in(struct od_schedule *s, const struct slot *slot)
 {
 	return expert_at(s, slot->m, slot->expert);
 }
 
-static int number_of(const struct odw_schedule *s, const struct slot *slot)
+static int number_of(const struct od_schedule *s, const struct slot *slot)
 {
 	return (int)(slot - s->slot);
 }
 
-static bool is_in_state(struct odw_schedule *s, uint32_t m, uint32_t expert, enum odw_slot_state state)
+static bool is_in_state(struct od_schedule *s, uint32_t m, uint32_t expert, enum od_slot_state state)
 {
 	const struct schedule_expert *x = expert_at(s, m, expert);
 
@@ -143,8 +143,7 @@ static int compare_entries(const struct schedule_entry *a, const struct schedule
 
 /* The most binding claim on a slot's expert. *first is the entry that makes it urgent: the first RUN if there is one,
  * else the first of all. */
-static enum schedule_claim claim_on(struct odw_schedule *s, const struct slot *slot,
-				    const struct schedule_entry **first)
+static enum schedule_claim claim_on(struct od_schedule *s, const struct slot *slot, const struct schedule_entry **first)
 {
 	enum schedule_claim claim = CLAIM_WANT;
 	const struct schedule_entry *e;
@@ -164,15 +163,15 @@ static enum schedule_claim claim_on(struct odw_schedule *s, const struct slot *s
 	return claim;
 }
 
-static void free_slot(struct odw_schedule *s, struct slot *slot)
+static void free_slot(struct od_schedule *s, struct slot *slot)
 {
-	s->n_draining -= slot->state == ODW_DRAINING;
+	s->n_draining -= slot->state == OD_SLOT_DRAINING;
 	if (expert_in(s, slot)->slot == 0) /* else it is being loaded elsewhere by now */
-		odw_cache_offer(s->opts.cache, slot->m, slot->expert, &slot->mem, slot->valid);
-	odw_bufs_put(s->opts.bufs, &slot->mem, ~0u); /* the buffers that the cache has not taken */
+		od_expert_cache_offer(s->opts.cache, slot->m, slot->expert, &slot->mem, slot->valid);
+	od_expert_bufs_put(s->opts.bufs, &slot->mem, ~0u); /* the buffers that the cache has not taken */
 	TAILQ_REMOVE(&s->busy, slot, link);
 	s->n_busy--;
-	*slot = (struct slot){ .state = ODW_FREE };
+	*slot = (struct slot){ .state = OD_SLOT_FREE };
 	TAILQ_INSERT_HEAD(&s->free_slots, slot, link);
 	s->n_freed++;
 	pthread_cond_signal(&s->to_plan);
@@ -181,8 +180,8 @@ static void free_slot(struct odw_schedule *s, struct slot *slot)
 /* A load that no RUN has used. */
 static void count_eviction(uint64_t *c, const struct slot *slot)
 {
-	const bool cancelled = slot->state == ODW_LOADING && slot->next_slice > 0 && slot->read != 0;
-	const bool unused = slot->state == ODW_RESIDENT && !slot->used && slot->read != 0;
+	const bool cancelled = slot->state == OD_SLOT_LOADING && slot->next_slice > 0 && slot->read != 0;
+	const bool unused = slot->state == OD_SLOT_RESIDENT && !slot->used && slot->read != 0;
 
 	c[OD_C_CANCELLED_LOADS] += cancelled;
 	c[OD_C_UNUSED_LOADS] += unused;
@@ -190,13 +189,13 @@ static void count_eviction(uint64_t *c, const struct slot *slot)
 }
 
 /* The expert leaves its slot, which is free at once, or when its last user leaves it. */
-static void evict(struct odw_schedule *s, struct slot *slot)
+static void evict(struct od_schedule *s, struct slot *slot)
 {
-	if (slot->state == ODW_LOADING)
+	if (slot->state == OD_SLOT_LOADING)
 		pthread_cond_broadcast(&s->cancelled);
 	count_eviction(s->figures.c, slot); /* it looks at the state, which changes below */
 	expert_in(s, slot)->slot = 0; /* free_slot() offers the cache only buffers of an expert without a slot */
-	if (odw_stages_drop(&s->stages, number_of(s, slot))) {
+	if (od_load_stages_drop(&s->stages, number_of(s, slot))) {
 		pthread_cond_broadcast(&s->to_read);
 		pthread_cond_broadcast(&s->to_finish);
 	}
@@ -205,15 +204,15 @@ static void evict(struct odw_schedule *s, struct slot *slot)
 		return;
 	}
 	/* A reader, an inflater or the engine still uses the memory; user_leaves() frees the slot. */
-	slot->state = ODW_DRAINING;
+	slot->state = OD_SLOT_DRAINING;
 	s->n_draining++;
 }
 
 /* Plain weights are pinned without what they were made from. */
-static void pin(struct odw_schedule *s, struct slot *slot)
+static void pin(struct od_schedule *s, struct slot *slot)
 {
 	if (slot->mem.at[OD_BUF_PLAIN].buf != NULL)
-		odw_bufs_put(s->opts.bufs, &slot->mem, OD_SET_STORED);
+		od_expert_bufs_put(s->opts.bufs, &slot->mem, OD_SET_STORED);
 	if (slot->pinned)
 		return;
 	slot->pinned = true;
@@ -222,9 +221,10 @@ static void pin(struct odw_schedule *s, struct slot *slot)
 }
 
 /* After a change of who asks for its expert, or of how the cache wants to keep it: pinned, evicted, or neither. */
-static void update_slot(struct odw_schedule *s, struct slot *slot)
+static void update_slot(struct od_schedule *s, struct slot *slot)
 {
-	if (slot->state == ODW_RESIDENT && odw_cache_look(s->opts.cache, slot->m, slot->expert) == OD_CACHE_F) {
+	if (slot->state == OD_SLOT_RESIDENT &&
+	    od_expert_cache_look(s->opts.cache, slot->m, slot->expert) == OD_CACHE_F) {
 		pin(s, slot);
 		return;
 	}
@@ -238,16 +238,16 @@ static void update_slot(struct odw_schedule *s, struct slot *slot)
 		evict(s, slot);
 }
 
-static void user_leaves(struct odw_schedule *s, struct slot *slot)
+static void user_leaves(struct od_schedule *s, struct slot *slot)
 {
 	slot->n_users--;
-	if (slot->state == ODW_DRAINING && slot->n_users == 0)
+	if (slot->state == OD_SLOT_DRAINING && slot->n_users == 0)
 		free_slot(s, slot);
 }
 
 /* ---- Entries ---- */
 
-static struct schedule_entry *find_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
+static struct schedule_entry *find_entry(struct od_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
 {
 	struct schedule_entry *e;
 
@@ -260,7 +260,7 @@ static struct schedule_entry *find_entry(struct odw_schedule *s, uint64_t step, 
 }
 
 /* By key, from the back: what comes later is mostly for later layers. */
-static void put_in_order(struct odw_schedule *s, struct schedule_entry *e)
+static void put_in_order(struct od_schedule *s, struct schedule_entry *e)
 {
 	struct entry_list *list = e->claim == CLAIM_RUN ? &s->runs : &s->wants;
 	struct schedule_entry *before = TAILQ_LAST(list, entry_list);
@@ -273,19 +273,19 @@ static void put_in_order(struct odw_schedule *s, struct schedule_entry *e)
 		TAILQ_INSERT_AFTER(list, before, e, order);
 }
 
-static void take_out(struct odw_schedule *s, struct schedule_entry *e)
+static void take_out(struct od_schedule *s, struct schedule_entry *e)
 {
 	TAILQ_REMOVE(e->claim == CLAIM_RUN ? &s->runs : &s->wants, e, order);
 }
 
 /* NULL: the queue is full. The caller inserts the entry into its list. */
-static struct schedule_entry *new_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
+static struct schedule_entry *new_entry(struct od_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
 {
 	struct schedule_entry *e = TAILQ_FIRST(&s->unused);
 
 	if (e != NULL)
 		TAILQ_REMOVE(&s->unused, e, order);
-	else if (s->n_pool < ODW_MAX_ENTRIES)
+	else if (s->n_pool < OD_MAX_ENTRIES)
 		e = &s->pool[s->n_pool++];
 	else
 		return NULL;
@@ -297,7 +297,7 @@ static struct schedule_entry *new_entry(struct odw_schedule *s, uint64_t step, u
 }
 
 /* Removes the entry, and evicts its expert when no other entry needs it. */
-static void drop_entry(struct odw_schedule *s, struct schedule_entry *e)
+static void drop_entry(struct od_schedule *s, struct schedule_entry *e)
 {
 	struct schedule_expert *x = expert_of(s, e);
 
@@ -309,7 +309,7 @@ static void drop_entry(struct odw_schedule *s, struct schedule_entry *e)
 		update_slot(s, &s->slot[x->slot - 1]);
 }
 
-static void drop_kept(struct odw_schedule *s, struct slot *slot)
+static void drop_kept(struct od_schedule *s, struct slot *slot)
 {
 	struct schedule_entry *e, *next;
 
@@ -320,9 +320,9 @@ static void drop_kept(struct odw_schedule *s, struct slot *slot)
 	}
 }
 
-static void end_items(struct odw_schedule *s, struct schedule_entry *e, int code, const char *reason)
+static void end_items(struct od_schedule *s, struct schedule_entry *e, int code, const char *reason)
 {
-	struct odw_item *item;
+	struct od_schedule_item *item;
 
 	while ((item = TAILQ_FIRST(&e->items)) != NULL) {
 		TAILQ_REMOVE(&e->items, item, link);
@@ -336,7 +336,7 @@ static void end_items(struct odw_schedule *s, struct schedule_entry *e, int code
 
 /* The slot that a RUN may take: that of the WANT with the greatest key; else of the kept expert with the greatest key,
  * when no RUN holds a slot or will have one that drains (so nothing would ever become free). NULL: wait. */
-static struct slot *victim_for_run(struct odw_schedule *s)
+static struct slot *victim_for_run(struct od_schedule *s)
 {
 	bool runs_hold = s->n_draining > 0;
 	const struct schedule_entry *worst = NULL, *first;
@@ -347,7 +347,7 @@ static struct slot *victim_for_run(struct odw_schedule *s)
 	{
 		enum schedule_claim claim;
 
-		if (slot->state == ODW_DRAINING)
+		if (slot->state == OD_SLOT_DRAINING)
 			continue;
 		claim = claim_on(s, slot, &first);
 		if (claim == CLAIM_RUN) {
@@ -363,14 +363,14 @@ static struct slot *victim_for_run(struct odw_schedule *s)
 }
 
 /* A WANT may only displace a WANT of a later layer or step: between those of one layer it would gain nothing. */
-static struct slot *victim_for_want(struct odw_schedule *s, const struct schedule_entry *e)
+static struct slot *victim_for_want(struct od_schedule *s, const struct schedule_entry *e)
 {
 	const struct schedule_entry *worst = e, *first;
 	struct slot *victim = NULL, *slot;
 
 	TAILQ_FOREACH(slot, &s->busy, link)
 	{
-		if (slot->state == ODW_DRAINING)
+		if (slot->state == OD_SLOT_DRAINING)
 			continue;
 		if (claim_on(s, slot, &first) == CLAIM_WANT && compare_layers(first, e) > 0 &&
 		    compare_entries(first, worst) > 0) {
@@ -381,27 +381,27 @@ static struct slot *victim_for_want(struct odw_schedule *s, const struct schedul
 	return victim;
 }
 
-static void begin_load(struct odw_schedule *s, struct schedule_entry *e)
+static void begin_load(struct od_schedule *s, struct schedule_entry *e)
 {
 	struct slot *slot = TAILQ_FIRST(&s->free_slots);
 
 	TAILQ_REMOVE(&s->free_slots, slot, link);
 	TAILQ_INSERT_TAIL(&s->busy, slot, link);
 	s->n_busy++;
-	slot->state = ODW_LOADING;
+	slot->state = OD_SLOT_LOADING;
 	slot->m = e->m;
 	slot->expert = e->expert;
 	slot->prompt = e->prompt;
-	slot->valid = odw_cache_take(s->opts.cache, e->m, e->expert, &slot->mem);
+	slot->valid = od_expert_cache_take(s->opts.cache, e->m, e->expert, &slot->mem);
 	slot->read = OD_SET_STORED & ~slot->valid;
-	odw_bufs_fill(s->opts.bufs, &slot->mem); /* after the cache: only buffers that are missing are taken */
+	od_expert_bufs_fill(s->opts.bufs, &slot->mem); /* after the cache: only buffers that are missing are taken */
 	expert_of(s, e)->slot = (uint32_t)number_of(s, slot) + 1;
 	pthread_cond_broadcast(slot->read != 0 ? &s->to_read : &s->to_finish);
 }
 
 /* One entry without a slot gets one, or the promise of one that drains. n_promised: so many in this round. False: there
  * is nothing for it. */
-static bool give_slot(struct odw_schedule *s, struct schedule_entry *e, unsigned *n_promised)
+static bool give_slot(struct od_schedule *s, struct schedule_entry *e, unsigned *n_promised)
 {
 	while (s->n_busy - s->n_draining + *n_promised >= s->opts.n_slots) {
 		struct slot *slot = e->claim == CLAIM_RUN ? victim_for_run(s) : victim_for_want(s, e);
@@ -409,7 +409,7 @@ static bool give_slot(struct odw_schedule *s, struct schedule_entry *e, unsigned
 		if (slot == NULL)
 			return false;
 		drop_kept(s, slot); /* with its last entry it is evicted */
-		if (slot->state != ODW_FREE && slot->state != ODW_DRAINING)
+		if (slot->state != OD_SLOT_FREE && slot->state != OD_SLOT_DRAINING)
 			evict(s, slot);
 	}
 	expert_of(s, e)->round = s->round;
@@ -421,7 +421,7 @@ static bool give_slot(struct odw_schedule *s, struct schedule_entry *e, unsigned
 }
 
 /* The order of the lists is the order of the claims. */
-static void give_slots(struct odw_schedule *s)
+static void give_slots(struct od_schedule *s)
 {
 	struct entry_list *const list[] = { &s->runs, &s->wants };
 	unsigned n_promised = 0;
@@ -440,11 +440,11 @@ static void give_slots(struct odw_schedule *s)
 }
 
 /* Applies the cache's decisions about experts that are in slots. */
-static void apply_changes(struct odw_schedule *s, struct od_cache_changes changes)
+static void apply_changes(struct od_schedule *s, struct od_cache_changes changes)
 {
 	for (size_t i = 0; i < changes.n; i++) {
-		const struct schedule_expert *x =
-			expert_at(s, odw_cache_layer(s->opts.cache, &changes.change[i]), changes.change[i].expert);
+		const struct schedule_expert *x = expert_at(s, od_expert_cache_layer(s->opts.cache, &changes.change[i]),
+							    changes.change[i].expert);
 
 		if (x->slot != 0)
 			update_slot(s, &s->slot[x->slot - 1]);
@@ -452,7 +452,7 @@ static void apply_changes(struct odw_schedule *s, struct od_cache_changes change
 }
 
 /* Tells the cache of RUNs that have a slot by now. True: there were such. */
-static bool report_uses(struct odw_schedule *s)
+static bool report_uses(struct od_schedule *s)
 {
 	struct schedule_entry *e;
 	bool any = false;
@@ -463,13 +463,13 @@ static bool report_uses(struct odw_schedule *s)
 			continue;
 		e->use_to_report = false;
 		any = true;
-		apply_changes(s, odw_cache_use(s->opts.cache, e->m, e->expert));
+		apply_changes(s, od_expert_cache_use(s->opts.cache, e->m, e->expert));
 	}
 	return any;
 }
 
 /* To be called after every change of entries or slots. */
-static void assign_slots(struct odw_schedule *s)
+static void assign_slots(struct od_schedule *s)
 {
 	do
 		give_slots(s);
@@ -478,9 +478,9 @@ static void assign_slots(struct odw_schedule *s)
 
 /* ---- Sessions ---- */
 
-static void drop_session(struct odw_schedule *s)
+static void drop_session(struct od_schedule *s)
 {
-	struct odw_item *item;
+	struct od_schedule_item *item;
 	struct schedule_entry *e;
 
 	TAILQ_FOREACH(item, &s->ended, link)
@@ -492,16 +492,16 @@ static void drop_session(struct odw_schedule *s)
 	}
 	while ((e = TAILQ_FIRST(&s->wants)) != NULL)
 		drop_entry(s, e);
-	/* The engine still has these: odw_schedule_done() lets go of the slot, and must not find an entry. */
+	/* The engine still has these: od_schedule_done() lets go of the slot, and must not find an entry. */
 	while ((item = TAILQ_FIRST(&s->computing)) != NULL) {
 		TAILQ_REMOVE(&s->computing, item, link);
 		item->entry = NULL;
 	}
 	s->session = 0;
-	odw_step_marks_clear(s->marks);
+	od_step_marks_clear(s->marks);
 }
 
-void odw_schedule_begin(struct odw_schedule *s, uint64_t session)
+void od_schedule_begin(struct od_schedule *s, uint64_t session)
 {
 	pthread_mutex_lock(&s->lock);
 	drop_session(s);
@@ -509,7 +509,7 @@ void odw_schedule_begin(struct odw_schedule *s, uint64_t session)
 	pthread_mutex_unlock(&s->lock);
 }
 
-void odw_schedule_end(struct odw_schedule *s, uint64_t session)
+void od_schedule_end(struct od_schedule *s, uint64_t session)
 {
 	pthread_mutex_lock(&s->lock);
 	if (s->session == session)
@@ -517,7 +517,7 @@ void odw_schedule_end(struct odw_schedule *s, uint64_t session)
 	pthread_mutex_unlock(&s->lock);
 }
 
-uint64_t odw_schedule_session(struct odw_schedule *s)
+uint64_t od_schedule_session(struct od_schedule *s)
 {
 	uint64_t session;
 
@@ -530,11 +530,11 @@ uint64_t odw_schedule_session(struct odw_schedule *s)
 /* ---- WANT and CLOSE ---- */
 
 /* Closes the step's WANTs for m < below, and drops what is kept for these layers. */
-static void close_layers(struct odw_schedule *s, uint64_t step, uint32_t below)
+static void close_layers(struct od_schedule *s, uint64_t step, uint32_t below)
 {
 	struct schedule_entry *e, *next;
 
-	odw_step_marks_close(s->marks, step, below);
+	od_step_marks_close(s->marks, step, below);
 	for (e = TAILQ_FIRST(&s->wants); e != NULL; e = next) {
 		next = TAILQ_NEXT(e, order);
 		if (e->step == step && e->m < below)
@@ -543,7 +543,7 @@ static void close_layers(struct odw_schedule *s, uint64_t step, uint32_t below)
 }
 
 /* Drops the WANTs that the newest version no longer names. */
-static void drop_older_wants(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version)
+static void drop_older_wants(struct od_schedule *s, uint64_t step, uint32_t m, uint32_t version)
 {
 	struct schedule_entry *e, *next;
 
@@ -555,8 +555,8 @@ static void drop_older_wants(struct odw_schedule *s, uint64_t step, uint32_t m, 
 }
 
 /* False: the queue is full. */
-static bool want_one(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert, uint32_t rank,
-		     uint32_t version, bool prompt)
+static bool want_one(struct od_schedule *s, uint64_t step, uint32_t m, uint32_t expert, uint32_t rank, uint32_t version,
+		     bool prompt)
 {
 	struct schedule_entry *e = find_entry(s, step, m, expert);
 
@@ -575,13 +575,13 @@ static bool want_one(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t
 	return true;
 }
 
-size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
-			 const uint32_t *experts, size_t n, bool prompt)
+size_t od_schedule_want(struct od_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
+			const uint32_t *experts, size_t n, bool prompt)
 {
 	size_t n_dropped = 0;
 
 	pthread_mutex_lock(&s->lock);
-	if (session == s->session && session != 0 && odw_step_marks_newer(s->marks, step, m, version)) {
+	if (session == s->session && session != 0 && od_step_marks_newer(s->marks, step, m, version)) {
 		for (size_t i = 0; i < n; i++)
 			n_dropped += !want_one(s, step, m, experts[i], (uint32_t)i, version, prompt);
 		/* Experts that are wanted again have the new version by now, so they keep their slots. */
@@ -592,7 +592,7 @@ size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step
 	return n_dropped;
 }
 
-void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m)
+void od_schedule_close(struct od_schedule *s, uint64_t session, uint64_t step, uint32_t m)
 {
 	pthread_mutex_lock(&s->lock);
 	if (session == s->session && session != 0) {
@@ -604,7 +604,7 @@ void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step,
 
 /* ---- RUN ---- */
 
-static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct odw_item *item)
+static void run_one(struct od_schedule *s, uint64_t step, uint32_t m, struct od_schedule_item *item)
 {
 	struct schedule_entry *e = find_entry(s, step, m, item->expert);
 
@@ -625,8 +625,8 @@ static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct od
 	item->step = step;
 	item->m = m;
 	item->code = OD_OK;
-	item->ready = is_in_state(s, m, item->expert, ODW_RESIDENT);
-	item->cached = odw_cache_look(s->opts.cache, m, item->expert);
+	item->ready = is_in_state(s, m, item->expert, OD_SLOT_RESIDENT);
+	item->cached = od_expert_cache_look(s->opts.cache, m, item->expert);
 	item->slot = -1;
 	item->load_ns = item->loaded_bytes = 0;
 	TAILQ_INSERT_TAIL(&e->items, item, link);
@@ -634,11 +634,11 @@ static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct od
 }
 
 /* Bytes that a load of the expert reads now. */
-static uint64_t bytes_to_read(struct odw_schedule *s, uint32_t m, uint32_t expert)
+static uint64_t bytes_to_read(struct od_schedule *s, uint32_t m, uint32_t expert)
 {
-	const unsigned has = odw_cache_has(s->opts.cache, m, expert);
+	const unsigned has = od_expert_cache_has(s->opts.cache, m, expert);
 
-	if (is_in_state(s, m, expert, ODW_RESIDENT))
+	if (is_in_state(s, m, expert, OD_SLOT_RESIDENT))
 		return 0;
 	return (has & OD_SET_SM ? 0 : s->opts.sm_bytes) +
 	       (has & OD_SET_E ? 0 : s->opts.expert_bytes - s->opts.sm_bytes);
@@ -646,7 +646,7 @@ static uint64_t bytes_to_read(struct odw_schedule *s, uint32_t m, uint32_t exper
 
 /* Experts that need no load go first, then short loads, so that runs begin early; among equal loads the one with the
  * most rows, so that the run after the last load is short. */
-static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *item, size_t n)
+static void order_items(struct od_schedule *s, uint32_t m, struct od_schedule_item *item, size_t n)
 {
 	struct {
 		uint64_t bytes;
@@ -677,26 +677,26 @@ static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *ite
 }
 
 /* For the cache's plan. */
-static void note_visit(struct odw_schedule *s, uint32_t m, const struct odw_item *item, size_t n)
+static void note_visit(struct od_schedule *s, uint32_t m, const struct od_schedule_item *item, size_t n)
 {
 	if (s->opts.cache == NULL || item[0].prompt)
 		return;
 	for (size_t i = 0; i < n; i++)
 		s->visit[i] = (uint16_t)item[i].expert;
-	odw_cache_visit(s->opts.cache, m, s->visit, n);
-	if (odw_cache_plan_is_due(s->opts.cache))
+	od_expert_cache_visit(s->opts.cache, m, s->visit, n);
+	if (od_expert_cache_plan_is_due(s->opts.cache))
 		pthread_cond_signal(&s->to_plan);
 }
 
-int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
-		     struct odw_item *item, size_t n)
+int od_schedule_run(struct od_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
+		    struct od_schedule_item *item, size_t n)
 {
 	int rc = OD_OK;
 
 	pthread_mutex_lock(&s->lock);
 	if (session != s->session || session == 0)
 		rc = OD_ERR_CANCELLED;
-	else if (n > ODW_MAX_ENTRIES - s->n_entries || n > ODW_MAX_ENTRIES - s->n_items)
+	else if (n > OD_MAX_ENTRIES - s->n_entries || n > OD_MAX_ENTRIES - s->n_items)
 		rc = OD_ERR_BUSY;
 	if (rc == OD_OK) {
 		order_items(s, m, item, n);
@@ -714,9 +714,9 @@ int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, ui
 /* ---- The engine ---- */
 
 /* A resident expert's first item. Its slot stays while the engine uses it. */
-static struct odw_item *begin_item(struct odw_schedule *s, struct schedule_entry *e, struct slot *slot)
+static struct od_schedule_item *begin_item(struct od_schedule *s, struct schedule_entry *e, struct slot *slot)
 {
-	struct odw_item *item = TAILQ_FIRST(&e->items);
+	struct od_schedule_item *item = TAILQ_FIRST(&e->items);
 
 	TAILQ_REMOVE(&e->items, item, link);
 	item->slot = number_of(s, slot);
@@ -732,7 +732,7 @@ static struct odw_item *begin_item(struct odw_schedule *s, struct schedule_entry
 	return item;
 }
 
-static struct odw_item *take_ended(struct odw_schedule *s, struct odw_item *item)
+static struct od_schedule_item *take_ended(struct od_schedule *s, struct od_schedule_item *item)
 {
 	TAILQ_REMOVE(&s->ended, item, link);
 	s->n_items--;
@@ -740,14 +740,14 @@ static struct odw_item *take_ended(struct odw_schedule *s, struct odw_item *item
 }
 
 /* The item of an entry that the engine could compute now; NULL: none. */
-static struct odw_item *first_ready(struct odw_schedule *s, const struct schedule_entry *e)
+static struct od_schedule_item *first_ready(struct od_schedule *s, const struct schedule_entry *e)
 {
-	return is_in_state(s, e->m, e->expert, ODW_RESIDENT) ? TAILQ_FIRST(&e->items) : NULL;
+	return is_in_state(s, e->m, e->expert, OD_SLOT_RESIDENT) ? TAILQ_FIRST(&e->items) : NULL;
 }
 
-struct odw_item *odw_schedule_take(struct odw_schedule *s)
+struct od_schedule_item *od_schedule_take(struct od_schedule *s)
 {
-	struct odw_item *item;
+	struct od_schedule_item *item;
 	struct schedule_entry *e;
 
 	pthread_mutex_lock(&s->lock);
@@ -767,9 +767,9 @@ struct odw_item *odw_schedule_take(struct odw_schedule *s)
 	return item;
 }
 
-static size_t take_more_ended(struct odw_schedule *s, struct odw_item **item, size_t max)
+static size_t take_more_ended(struct od_schedule *s, struct od_schedule_item **item, size_t max)
 {
-	struct odw_item *at, *next;
+	struct od_schedule_item *at, *next;
 	size_t n = 1;
 
 	for (at = TAILQ_FIRST(&s->ended); at != NULL && n < max; at = next) {
@@ -780,14 +780,14 @@ static size_t take_more_ended(struct odw_schedule *s, struct odw_item **item, si
 	return n;
 }
 
-static size_t take_more_ready(struct odw_schedule *s, struct odw_item **item, size_t max, uint64_t max_rows)
+static size_t take_more_ready(struct od_schedule *s, struct od_schedule_item **item, size_t max, uint64_t max_rows)
 {
 	struct schedule_entry *e = item[0]->entry; /* items before it were not ready */
 	uint64_t rows = item[0]->n_rows;
 	size_t n = 1;
 
 	while (n < max && (e = TAILQ_NEXT(e, order)) != NULL && compare_layers(e, item[0]->entry) == 0) {
-		const struct odw_item *at = first_ready(s, e);
+		const struct od_schedule_item *at = first_ready(s, e);
 
 		if (at == NULL || at->run != item[0]->run)
 			continue;
@@ -799,7 +799,7 @@ static size_t take_more_ready(struct odw_schedule *s, struct odw_item **item, si
 	return n;
 }
 
-size_t odw_schedule_take_more(struct odw_schedule *s, struct odw_item **item, size_t max, uint64_t max_rows)
+size_t od_schedule_take_more(struct od_schedule *s, struct od_schedule_item **item, size_t max, uint64_t max_rows)
 {
 	size_t n = 1;
 
@@ -813,11 +813,11 @@ size_t odw_schedule_take_more(struct odw_schedule *s, struct odw_item **item, si
 }
 
 /* The expert is dropped, or kept for further RUNs of the same (step, m). */
-static void end_entry(struct odw_schedule *s, struct schedule_entry *e, bool last)
+static void end_entry(struct od_schedule *s, struct schedule_entry *e, bool last)
 {
 	if (!TAILQ_EMPTY(&e->items))
 		return;
-	if (last || odw_step_marks_closed(s->marks, e->step, e->m)) {
+	if (last || od_step_marks_closed(s->marks, e->step, e->m)) {
 		drop_entry(s, e);
 		return;
 	}
@@ -826,7 +826,7 @@ static void end_entry(struct odw_schedule *s, struct schedule_entry *e, bool las
 	put_in_order(s, e);
 }
 
-void odw_schedule_done(struct odw_schedule *s, struct odw_item *item)
+void od_schedule_done(struct od_schedule *s, struct od_schedule_item *item)
 {
 	pthread_mutex_lock(&s->lock);
 	s->n_items--;
@@ -839,7 +839,7 @@ void odw_schedule_done(struct odw_schedule *s, struct odw_item *item)
 	pthread_mutex_unlock(&s->lock);
 }
 
-void odw_schedule_tick(struct odw_schedule *s)
+void od_schedule_tick(struct od_schedule *s)
 {
 	pthread_mutex_lock(&s->lock);
 	s->figures.progress++;
@@ -849,22 +849,22 @@ void odw_schedule_tick(struct odw_schedule *s)
 /* ---- Loads ---- */
 
 /* All of the expert is here already, and a slice of it can be finished at once. */
-static bool needs_no_read(const struct odw_schedule *s, const struct slot *slot)
+static bool needs_no_read(const struct od_schedule *s, const struct slot *slot)
 {
 	return slot->read == 0 && slot->next_slice < s->opts.n_slices && s->stages.n_free > 0;
 }
 
-static bool has_job(const struct odw_schedule *s, const struct slot *slot, enum odw_load_kind kind)
+static bool has_job(const struct od_schedule *s, const struct slot *slot, enum od_load_kind kind)
 {
-	if (slot->state != ODW_LOADING)
+	if (slot->state != OD_SLOT_LOADING)
 		return false;
-	if (kind == ODW_LOAD_READ)
+	if (kind == OD_LOAD_READ)
 		return slot->read != 0 && slot->next_slice < s->opts.n_slices && s->stages.n_free > 0;
-	return needs_no_read(s, slot) || odw_stages_read(&s->stages, number_of(s, slot)) >= 0;
+	return needs_no_read(s, slot) || od_load_stages_read(&s->stages, number_of(s, slot)) >= 0;
 }
 
 /* The most urgent load that has a job of this kind; NULL: none. */
-static struct slot *most_urgent_load(struct odw_schedule *s, enum odw_load_kind kind)
+static struct slot *most_urgent_load(struct od_schedule *s, enum od_load_kind kind)
 {
 	const struct schedule_entry *best_first = NULL, *first;
 	enum schedule_claim best_claim = CLAIM_WANT;
@@ -887,69 +887,69 @@ static struct slot *most_urgent_load(struct odw_schedule *s, enum odw_load_kind 
 	return best;
 }
 
-static struct slot *wait_for_load(struct odw_schedule *s, enum odw_load_kind kind, bool wait)
+static struct slot *wait_for_load(struct od_schedule *s, enum od_load_kind kind, bool wait)
 {
 	struct slot *slot;
 
 	while ((slot = s->stop ? NULL : most_urgent_load(s, kind)) == NULL && wait && !s->stop)
-		pthread_cond_wait(kind == ODW_LOAD_READ ? &s->to_read : &s->to_finish, &s->lock);
+		pthread_cond_wait(kind == OD_LOAD_READ ? &s->to_read : &s->to_finish, &s->lock);
 	return slot;
 }
 
 /* A stage for the load's next slice. */
-static unsigned begin_slice(struct odw_schedule *s, struct slot *slot)
+static unsigned begin_slice(struct od_schedule *s, struct slot *slot)
 {
 	if (slot->next_slice == 0)
 		slot->begin_ns = s->opts.now_ns();
-	return odw_stages_take(&s->stages, number_of(s, slot), slot->next_slice++);
+	return od_load_stages_take(&s->stages, number_of(s, slot), slot->next_slice++);
 }
 
-static void begin_job(struct odw_schedule *s, struct slot *slot, enum odw_load_kind kind, unsigned stage,
-		      struct odw_load_job *job)
+static void begin_job(struct od_schedule *s, struct slot *slot, enum od_load_kind kind, unsigned stage,
+		      struct od_load_job *job)
 {
-	*job = (struct odw_load_job){ .kind = kind,
-				      .m = slot->m,
-				      .expert = slot->expert,
-				      .slice = s->stages.at[stage].slice,
-				      .slot = number_of(s, slot),
-				      .begin_ns = s->opts.now_ns(),
-				      .stage = stage,
-				      .mem = slot->mem,
-				      .read = slot->read };
+	*job = (struct od_load_job){ .kind = kind,
+				     .m = slot->m,
+				     .expert = slot->expert,
+				     .slice = s->stages.at[stage].slice,
+				     .slot = number_of(s, slot),
+				     .begin_ns = s->opts.now_ns(),
+				     .stage = stage,
+				     .mem = slot->mem,
+				     .read = slot->read };
 	slot->n_users++;
 }
 
-bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait)
+bool od_schedule_next_read(struct od_schedule *s, struct od_load_job *job, bool wait)
 {
 	struct slot *slot;
 
 	pthread_mutex_lock(&s->lock);
-	slot = wait_for_load(s, ODW_LOAD_READ, wait);
+	slot = wait_for_load(s, OD_LOAD_READ, wait);
 	if (slot != NULL)
-		begin_job(s, slot, ODW_LOAD_READ, begin_slice(s, slot), job);
+		begin_job(s, slot, OD_LOAD_READ, begin_slice(s, slot), job);
 	pthread_mutex_unlock(&s->lock);
 	return slot != NULL;
 }
 
-bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, bool wait)
+bool od_schedule_next_finish(struct od_schedule *s, struct od_load_job *job, bool wait)
 {
 	struct slot *slot;
 	unsigned stage;
 
 	pthread_mutex_lock(&s->lock);
-	slot = wait_for_load(s, ODW_LOAD_FINISH, wait);
+	slot = wait_for_load(s, OD_LOAD_FINISH, wait);
 	if (slot != NULL) {
 		stage = slot->read == 0 ? begin_slice(s, slot) :
-					  (unsigned)odw_stages_read(&s->stages, number_of(s, slot));
-		s->stages.at[stage].state = ODW_STAGE_FINISHING;
-		begin_job(s, slot, ODW_LOAD_FINISH, stage, job);
+					  (unsigned)od_load_stages_read(&s->stages, number_of(s, slot));
+		s->stages.at[stage].state = OD_STAGE_FINISHING;
+		begin_job(s, slot, OD_LOAD_FINISH, stage, job);
 	}
 	pthread_mutex_unlock(&s->lock);
 	return slot != NULL;
 }
 
 /* The load failed: answers the expert's RUNs with the error and drops its WANTs. */
-static void load_failed(struct odw_schedule *s, struct slot *slot, int code, const char *reason)
+static void load_failed(struct od_schedule *s, struct slot *slot, int code, const char *reason)
 {
 	struct schedule_expert *x = expert_in(s, slot);
 	struct schedule_entry *e;
@@ -961,11 +961,11 @@ static void load_failed(struct odw_schedule *s, struct slot *slot, int code, con
 	}
 }
 
-static void slice_is_finished(struct odw_schedule *s, struct slot *slot)
+static void slice_is_finished(struct od_schedule *s, struct slot *slot)
 {
 	if (++slot->n_finished < s->opts.n_slices)
 		return;
-	slot->state = ODW_RESIDENT;
+	slot->state = OD_SLOT_RESIDENT;
 	slot->valid = ~0u; /* before update_slot(), which may evict it: then the cache is offered all */
 	slot->load_ns = s->opts.now_ns() - slot->begin_ns;
 	if (slot->read != 0) {
@@ -976,24 +976,24 @@ static void slice_is_finished(struct odw_schedule *s, struct slot *slot)
 }
 
 /* The slice that was read waits for an inflater, unless the load was cancelled. */
-static void leave_stage(struct odw_schedule *s, const struct odw_load_job *job, bool goes_on)
+static void leave_stage(struct od_schedule *s, const struct od_load_job *job, bool goes_on)
 {
-	if (job->kind == ODW_LOAD_READ && goes_on) {
-		s->stages.at[job->stage].state = ODW_STAGE_READ;
+	if (job->kind == OD_LOAD_READ && goes_on) {
+		s->stages.at[job->stage].state = OD_STAGE_READ;
 		pthread_cond_signal(&s->to_finish);
 	} else {
-		odw_stages_leave(&s->stages, job->stage);
+		od_load_stages_leave(&s->stages, job->stage);
 		pthread_cond_signal(&s->to_read);
 		pthread_cond_signal(&s->to_finish); /* a slice that needs no reading also needs a stage */
 	}
 }
 
-static void count_job(struct odw_schedule *s, const struct odw_load_job *job)
+static void count_job(struct od_schedule *s, const struct od_load_job *job)
 {
 	const uint64_t ns = s->opts.now_ns() - job->begin_ns;
 
 	s->figures.progress++;
-	if (job->kind == ODW_LOAD_READ) {
+	if (job->kind == OD_LOAD_READ) {
 		s->figures.c[OD_C_READS]++;
 		s->figures.c[OD_C_READ_NS] += ns;
 	} else {
@@ -1002,8 +1002,8 @@ static void count_job(struct odw_schedule *s, const struct odw_load_job *job)
 	}
 }
 
-bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job, uint64_t read_bytes, int code,
-			  const struct od_err *err)
+bool od_schedule_end_job(struct od_schedule *s, const struct od_load_job *job, uint64_t read_bytes, int code,
+			 const struct od_err *err)
 {
 	struct slot *slot = &s->slot[job->slot];
 	const struct schedule_entry *first;
@@ -1012,22 +1012,22 @@ bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job
 	pthread_mutex_lock(&s->lock);
 	s->figures.c[OD_C_LOADED_BYTES] += read_bytes;
 	count_job(s, job);
-	leave_stage(s, job, slot->state == ODW_LOADING && code == OD_OK);
-	if (slot->state == ODW_LOADING) {
+	leave_stage(s, job, slot->state == OD_SLOT_LOADING && code == OD_OK);
+	if (slot->state == OD_SLOT_LOADING) {
 		slot->loaded_bytes += read_bytes;
 		if (code != OD_OK)
 			load_failed(s, slot, code, err->msg);
-		else if (job->kind == ODW_LOAD_FINISH)
+		else if (job->kind == OD_LOAD_FINISH)
 			slice_is_finished(s, slot);
 	}
-	wake = !TAILQ_EMPTY(&s->ended) || (slot->state == ODW_RESIDENT && claim_on(s, slot, &first) == CLAIM_RUN);
+	wake = !TAILQ_EMPTY(&s->ended) || (slot->state == OD_SLOT_RESIDENT && claim_on(s, slot, &first) == CLAIM_RUN);
 	user_leaves(s, slot);
 	assign_slots(s);
 	pthread_mutex_unlock(&s->lock);
 	return wake;
 }
 
-bool odw_schedule_wait_cancelled(struct odw_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns)
+bool od_schedule_wait_cancelled(struct od_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns)
 {
 	const struct timespec until = { .tv_sec = (time_t)(until_ns / OD_NS_PER_S),
 					.tv_nsec = (long)(until_ns % OD_NS_PER_S) };
@@ -1035,13 +1035,13 @@ bool odw_schedule_wait_cancelled(struct odw_schedule *s, uint32_t m, uint32_t ex
 	int rc = 0;
 
 	pthread_mutex_lock(&s->lock);
-	while ((loading = !s->stop && is_in_state(s, m, expert, ODW_LOADING)) && rc == 0)
+	while ((loading = !s->stop && is_in_state(s, m, expert, OD_SLOT_LOADING)) && rc == 0)
 		rc = pthread_cond_timedwait(&s->cancelled, &s->lock, &until);
 	pthread_mutex_unlock(&s->lock);
 	return !loading;
 }
 
-void odw_schedule_stop(struct odw_schedule *s)
+void od_schedule_stop(struct od_schedule *s)
 {
 	pthread_mutex_lock(&s->lock);
 	s->stop = true;
@@ -1054,10 +1054,10 @@ void odw_schedule_stop(struct odw_schedule *s)
 
 /* ---- The cache and its planner ---- */
 
-void odw_schedule_place(struct odw_schedule *s, const struct od_share *share)
+void od_schedule_place(struct od_schedule *s, const struct od_share *share)
 {
 	pthread_mutex_lock(&s->lock);
-	if (odw_cache_place(s->opts.cache, share)) {
+	if (od_expert_cache_place(s->opts.cache, share)) {
 		/* Pinned slots are in no list, so they are looked for in the table. */
 		for (unsigned i = 0; i < s->n_table; i++) {
 			if (s->slot[i].pinned)
@@ -1069,21 +1069,21 @@ void odw_schedule_place(struct odw_schedule *s, const struct od_share *share)
 	pthread_mutex_unlock(&s->lock);
 }
 
-bool odw_schedule_next_plan(struct odw_schedule *s, struct odw_cache_uses *u)
+bool od_schedule_next_plan(struct od_schedule *s, struct od_expert_cache_uses *u)
 {
 	bool go_on;
 
 	pthread_mutex_lock(&s->lock);
-	while (!s->stop && !odw_cache_plan_is_due(s->opts.cache))
+	while (!s->stop && !od_expert_cache_plan_is_due(s->opts.cache))
 		pthread_cond_wait(&s->to_plan, &s->lock);
 	go_on = !s->stop;
 	if (go_on)
-		odw_cache_uses(s->opts.cache, u);
+		od_expert_cache_uses(s->opts.cache, u);
 	pthread_mutex_unlock(&s->lock);
 	return go_on;
 }
 
-bool odw_schedule_wait_free(struct odw_schedule *s, uint64_t *seen)
+bool od_schedule_wait_free(struct od_schedule *s, uint64_t *seen)
 {
 	bool go_on;
 
@@ -1096,37 +1096,37 @@ bool odw_schedule_wait_free(struct odw_schedule *s, uint64_t *seen)
 	return go_on;
 }
 
-bool odw_schedule_begin_cache(struct odw_schedule *s, uint64_t place, struct od_cache *policy)
+bool od_schedule_begin_cache(struct od_schedule *s, uint64_t place, struct od_cache *policy)
 {
 	bool good;
 
 	pthread_mutex_lock(&s->lock);
-	good = odw_cache_begin(s->opts.cache, place, policy);
+	good = od_expert_cache_begin(s->opts.cache, place, policy);
 	pthread_mutex_unlock(&s->lock);
 	return good;
 }
 
-void odw_schedule_set_plan(struct odw_schedule *s, uint64_t place, const struct od_cache_plan *plan)
+void od_schedule_set_plan(struct od_schedule *s, uint64_t place, const struct od_cache_plan *plan)
 {
 	pthread_mutex_lock(&s->lock);
-	apply_changes(s, odw_cache_set_plan(s->opts.cache, place, plan));
+	apply_changes(s, od_expert_cache_set_plan(s->opts.cache, place, plan));
 	assign_slots(s);
 	pthread_mutex_unlock(&s->lock);
 }
 
-bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states)
+bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *states)
 {
 	uint64_t changes;
 	bool changed;
 
 	pthread_mutex_lock(&s->lock);
-	changes = odw_cache_changes(s->opts.cache);
+	changes = od_expert_cache_changes(s->opts.cache);
 	changed = changes != *seen;
 	if (changed)
 		for (uint32_t m = 0; m < s->opts.n_moe; m++) {
 			for (uint32_t expert = 0; expert < s->opts.n_experts; expert++)
 				states[(size_t)m * s->opts.n_experts + expert] =
-					(uint8_t)odw_cache_look(s->opts.cache, m, expert);
+					(uint8_t)od_expert_cache_look(s->opts.cache, m, expert);
 		}
 	pthread_mutex_unlock(&s->lock);
 	*seen = changes;
@@ -1135,7 +1135,7 @@ bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states
 
 /* ---- Statistics ---- */
 
-void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
+void od_schedule_figures(struct od_schedule *s, struct od_load_figures *f)
 {
 	const struct slot *slot;
 
@@ -1143,17 +1143,17 @@ void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
 	*f = s->figures;
 	f->busy = !TAILQ_EMPTY(&s->runs) || !TAILQ_EMPTY(&s->ended);
 	TAILQ_FOREACH(slot, &s->busy, link)
-	f->busy = f->busy || slot->state == ODW_LOADING;
+	f->busy = f->busy || slot->state == OD_SLOT_LOADING;
 	pthread_mutex_unlock(&s->lock);
 }
 
-bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c)
+bool od_schedule_costs(struct od_schedule *s, struct od_expert_costs *c)
 {
-	const struct odw_schedule_opts *o = &s->opts;
+	const struct od_schedule_opts *o = &s->opts;
 	const uint64_t *f = s->figures.c;
 	bool known;
 
-	*c = (struct odw_expert_costs){ .n_inflaters = o->n_inflaters };
+	*c = (struct od_expert_costs){ .n_inflaters = o->n_inflaters };
 	pthread_mutex_lock(&s->lock);
 	known = o->n_readers > 0 && o->n_inflaters > 0 && f[OD_C_LOADED_BYTES] > 0 && f[OD_C_FINISHES] > 0;
 	if (known) {
@@ -1165,15 +1165,15 @@ bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c)
 	return known;
 }
 
-struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot)
+struct od_slot_view od_schedule_look(struct od_schedule *s, unsigned slot)
 {
 	const struct slot *at = &s->slot[slot];
 	const struct schedule_entry *e;
-	struct odw_slot_view v;
+	struct od_slot_view v;
 
 	pthread_mutex_lock(&s->lock);
-	v = (struct odw_slot_view){ .state = at->state, .pinned = at->pinned, .n_users = at->n_users, .mem = at->mem };
-	if (v.state == ODW_LOADING || v.state == ODW_RESIDENT) {
+	v = (struct od_slot_view){ .state = at->state, .pinned = at->pinned, .n_users = at->n_users, .mem = at->mem };
+	if (v.state == OD_SLOT_LOADING || v.state == OD_SLOT_RESIDENT) {
 		v.m = at->m;
 		v.expert = at->expert;
 		TAILQ_FOREACH(e, &expert_in(s, at)->entries, same)
@@ -1183,7 +1183,7 @@ struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot)
 	return v;
 }
 
-size_t odw_schedule_entries(struct odw_schedule *s)
+size_t od_schedule_entries(struct od_schedule *s)
 {
 	size_t n;
 
@@ -1195,16 +1195,16 @@ size_t odw_schedule_entries(struct odw_schedule *s)
 
 /* ---- New and free ---- */
 
-static int make_tables(struct odw_schedule *s, struct od_err *err)
+static int make_tables(struct od_schedule *s, struct od_err *err)
 {
-	const struct odw_schedule_opts *o = &s->opts;
+	const struct od_schedule_opts *o = &s->opts;
 
 	s->n_table = o->n_slots + o->max_pinned;
 	s->slot = calloc(s->n_table, sizeof(*s->slot));
 	s->visit = calloc(o->n_experts, sizeof(*s->visit));
-	s->marks = odw_step_marks_new(o->n_moe);
+	s->marks = od_step_marks_new(o->n_moe);
 	s->expert = od_alloc_array((size_t)o->n_moe * o->n_experts, sizeof(*s->expert));
-	s->pool = od_alloc_array(ODW_MAX_ENTRIES, sizeof(*s->pool));
+	s->pool = od_alloc_array(OD_MAX_ENTRIES, sizeof(*s->pool));
 	if (s->slot == NULL || s->visit == NULL || s->marks == NULL || s->expert == NULL || s->pool == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "schedule of %u layers of %u experts", o->n_moe, o->n_experts);
 	for (unsigned i = 0; i < s->n_table; i++)
@@ -1212,7 +1212,7 @@ static int make_tables(struct odw_schedule *s, struct od_err *err)
 	return OD_OK;
 }
 
-static void init_lock(struct odw_schedule *s)
+static void init_lock(struct od_schedule *s)
 {
 	pthread_condattr_t monotonic; /* the clock that od_now_ns reads */
 
@@ -1226,14 +1226,14 @@ static void init_lock(struct odw_schedule *s)
 	pthread_condattr_destroy(&monotonic);
 }
 
-int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts, struct od_err *err)
+int od_schedule_new(struct od_schedule **out, const struct od_schedule_opts *opts, struct od_err *err)
 {
-	struct odw_schedule *s;
+	struct od_schedule *s;
 	int rc;
 
 	*out = NULL;
-	if (opts->n_slots == 0 || opts->n_slots > ODW_MAX_SLOTS || opts->n_moe == 0 || opts->n_experts == 0 ||
-	    opts->n_slices == 0 || opts->n_stages == 0 || opts->n_stages > ODW_MAX_STAGES)
+	if (opts->n_slots == 0 || opts->n_slots > OD_MAX_SLOTS || opts->n_moe == 0 || opts->n_experts == 0 ||
+	    opts->n_slices == 0 || opts->n_stages == 0 || opts->n_stages > OD_MAX_LOAD_STAGES)
 		return od_fail(err, OD_ERR_ARG,
 			       "schedule: %u slots for %u layers of %u experts in %u parts, %u at a time",
 			       opts->n_slots, opts->n_moe, opts->n_experts, opts->n_slices, opts->n_stages);
@@ -1244,7 +1244,7 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 	if (s->opts.now_ns == NULL)
 		s->opts.now_ns = od_now_ns;
 	init_lock(s);
-	odw_stages_init(&s->stages, opts->n_stages);
+	od_load_stages_init(&s->stages, opts->n_stages);
 	TAILQ_INIT(&s->unused);
 	TAILQ_INIT(&s->runs);
 	TAILQ_INIT(&s->wants);
@@ -1254,20 +1254,20 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 	TAILQ_INIT(&s->busy);
 	rc = make_tables(s, err);
 	if (rc != OD_OK) {
-		odw_schedule_free(s);
+		od_schedule_free(s);
 		return rc;
 	}
 	*out = s;
 	return OD_OK;
 }
 
-void odw_schedule_free(struct odw_schedule *s)
+void od_schedule_free(struct od_schedule *s)
 {
 	if (s == NULL)
 		return;
 	free(s->slot);
 	free(s->visit);
-	odw_step_marks_free(s->marks);
+	od_step_marks_free(s->marks);
 	od_free(s->expert);
 	od_free(s->pool);
 	pthread_cond_destroy(&s->to_read);

@@ -1,4 +1,4 @@
-#include "worker-node/cache/expert_cache.h"
+#include "common/residency/expert_cache.h"
 
 #include "common/base/mem.h"
 
@@ -8,9 +8,9 @@
 #define FIRST_VISITS 64 /* visits of layers before the first plan; further plans at twice as many, and so on, */
 #define MOST_VISITS 4096u /* up to so many apart */
 
-struct odw_expert_cache {
+struct od_expert_cache {
 	uint32_t n_moe, n_experts;
-	struct odw_bufs *bufs;
+	struct od_expert_bufs *bufs;
 	struct od_expert_mem *kept; /* [n_moe][n_experts], touched as needed */
 	uint64_t place; /* how many there were; 0: none yet */
 	uint32_t group, n_groups; /* this worker's; n_groups 0: no place yet */
@@ -22,16 +22,16 @@ struct odw_expert_cache {
 	uint64_t changes;
 };
 
-int odw_cache_new(struct odw_expert_cache **out, uint32_t n_moe, uint32_t n_experts, struct odw_bufs *bufs,
-		  struct od_err *err)
+int od_expert_cache_new(struct od_expert_cache **out, uint32_t n_moe, uint32_t n_experts, struct od_expert_bufs *bufs,
+			struct od_err *err)
 {
-	struct odw_expert_cache *c = calloc(1, sizeof(*c));
+	struct od_expert_cache *c = calloc(1, sizeof(*c));
 
 	*out = NULL;
 	if (c != NULL)
 		c->kept = od_alloc_array((size_t)n_moe * n_experts, sizeof(*c->kept));
 	if (c == NULL || c->kept == NULL) {
-		odw_cache_free(c);
+		od_expert_cache_free(c);
 		return od_fail(err, OD_ERR_NOMEM, "cache of %u layers of %u experts", n_moe, n_experts);
 	}
 	c->n_moe = n_moe;
@@ -41,7 +41,7 @@ int odw_cache_new(struct odw_expert_cache **out, uint32_t n_moe, uint32_t n_expe
 	return OD_OK;
 }
 
-void odw_cache_free(struct odw_expert_cache *c)
+void od_expert_cache_free(struct od_expert_cache *c)
 {
 	if (c == NULL)
 		return;
@@ -51,27 +51,27 @@ void odw_cache_free(struct odw_expert_cache *c)
 	free(c);
 }
 
-static struct od_expert_mem *kept(const struct odw_expert_cache *c, uint32_t m, uint32_t expert)
+static struct od_expert_mem *kept(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
 	return &c->kept[(size_t)m * c->n_experts + expert];
 }
 
 /* Does this worker's group serve the layer? */
-static bool is_own(const struct odw_expert_cache *c, uint32_t m)
+static bool is_own(const struct od_expert_cache *c, uint32_t m)
 {
 	return c->n_own > 0 && m % c->n_groups == c->group;
 }
 
 /* ---- The policy ---- */
 
-enum od_cache_state odw_cache_look(const struct odw_expert_cache *c, uint32_t m, uint32_t expert)
+enum od_cache_state od_expert_cache_look(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
 	if (c == NULL || c->policy == NULL || !is_own(c, m))
 		return OD_CACHE_NONE;
 	return od_cache_look(c->policy, m / c->n_groups, expert);
 }
 
-uint32_t odw_cache_layer(const struct odw_expert_cache *c, const struct od_cache_change *change)
+uint32_t od_expert_cache_layer(const struct od_expert_cache *c, const struct od_cache_change *change)
 {
 	return c->group + change->layer * c->n_groups;
 }
@@ -90,20 +90,20 @@ static unsigned wanted(enum od_cache_state state)
 }
 
 /* Gives back buffers that the policy does not want any more. */
-static void trim(struct odw_expert_cache *c, uint32_t m, uint32_t expert)
+static void trim(struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
-	odw_bufs_put(c->bufs, kept(c, m, expert), OD_SET_STORED & ~wanted(odw_cache_look(c, m, expert)));
+	od_expert_bufs_put(c->bufs, kept(c, m, expert), OD_SET_STORED & ~wanted(od_expert_cache_look(c, m, expert)));
 }
 
-static struct od_cache_changes apply(struct odw_expert_cache *c, struct od_cache_changes changes)
+static struct od_cache_changes apply(struct od_expert_cache *c, struct od_cache_changes changes)
 {
 	c->changes++;
 	for (size_t i = 0; i < changes.n; i++)
-		trim(c, odw_cache_layer(c, &changes.change[i]), changes.change[i].expert);
+		trim(c, od_expert_cache_layer(c, &changes.change[i]), changes.change[i].expert);
 	return changes;
 }
 
-struct od_cache_changes odw_cache_use(struct odw_expert_cache *c, uint32_t m, uint32_t expert)
+struct od_cache_changes od_expert_cache_use(struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
 	if (c == NULL || c->policy == NULL || !is_own(c, m))
 		return (struct od_cache_changes){ 0 };
@@ -112,7 +112,7 @@ struct od_cache_changes odw_cache_use(struct odw_expert_cache *c, uint32_t m, ui
 
 /* ---- Buffers of what is in no slot ---- */
 
-unsigned odw_cache_has(const struct odw_expert_cache *c, uint32_t m, uint32_t expert)
+unsigned od_expert_cache_has(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
 	unsigned which = 0;
 
@@ -122,9 +122,9 @@ unsigned odw_cache_has(const struct odw_expert_cache *c, uint32_t m, uint32_t ex
 	return which;
 }
 
-unsigned odw_cache_take(struct odw_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem)
+unsigned od_expert_cache_take(struct od_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem)
 {
-	const unsigned which = odw_cache_has(c, m, expert);
+	const unsigned which = od_expert_cache_has(c, m, expert);
 
 	if (which != 0) {
 		*mem = *kept(c, m, expert);
@@ -133,9 +133,10 @@ unsigned odw_cache_take(struct odw_expert_cache *c, uint32_t m, uint32_t expert,
 	return which;
 }
 
-void odw_cache_offer(struct odw_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem, unsigned valid)
+void od_expert_cache_offer(struct od_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem,
+			   unsigned valid)
 {
-	const enum od_cache_state state = odw_cache_look(c, m, expert);
+	const enum od_cache_state state = od_expert_cache_look(c, m, expert);
 	bool lacks = state == OD_CACHE_F;
 
 	if (state == OD_CACHE_NONE)
@@ -160,7 +161,7 @@ void odw_cache_offer(struct odw_expert_cache *c, uint32_t m, uint32_t expert, st
 
 /* ---- The plan ---- */
 
-static void begin_anew(struct odw_expert_cache *c)
+static void begin_anew(struct od_expert_cache *c)
 {
 	od_cache_free(c->policy);
 	c->policy = NULL;
@@ -170,7 +171,7 @@ static void begin_anew(struct odw_expert_cache *c)
 	c->due = c->n_own > 0 && od_rank_stats_init(&c->stats, c->n_own, c->n_experts, NULL) == OD_OK;
 }
 
-bool odw_cache_place(struct odw_expert_cache *c, const struct od_share *share)
+bool od_expert_cache_place(struct od_expert_cache *c, const struct od_share *share)
 {
 	const uint32_t group = share->worker % share->n_groups;
 
@@ -188,7 +189,7 @@ bool odw_cache_place(struct odw_expert_cache *c, const struct od_share *share)
 	return true;
 }
 
-void odw_cache_visit(struct odw_expert_cache *c, uint32_t m, const uint16_t *experts, size_t n)
+void od_expert_cache_visit(struct od_expert_cache *c, uint32_t m, const uint16_t *experts, size_t n)
 {
 	if (c == NULL || !is_own(c, m) || c->stats.uses == NULL)
 		return;
@@ -199,12 +200,12 @@ void odw_cache_visit(struct odw_expert_cache *c, uint32_t m, const uint16_t *exp
 	c->due = true;
 }
 
-bool odw_cache_plan_is_due(const struct odw_expert_cache *c)
+bool od_expert_cache_plan_is_due(const struct od_expert_cache *c)
 {
 	return c != NULL && c->due;
 }
 
-void odw_cache_uses(struct odw_expert_cache *c, struct odw_cache_uses *u)
+void od_expert_cache_uses(struct od_expert_cache *c, struct od_expert_cache_uses *u)
 {
 	c->due = false;
 	u->place = c->place;
@@ -215,7 +216,7 @@ void odw_cache_uses(struct odw_expert_cache *c, struct odw_cache_uses *u)
 	od_rank_stats_inclusion(&c->stats, u->inclusion);
 }
 
-bool odw_cache_begin(struct odw_expert_cache *c, uint64_t place, struct od_cache *policy)
+bool od_expert_cache_begin(struct od_expert_cache *c, uint64_t place, struct od_cache *policy)
 {
 	if (place != c->place)
 		return false;
@@ -223,14 +224,15 @@ bool odw_cache_begin(struct odw_expert_cache *c, uint64_t place, struct od_cache
 	return true;
 }
 
-struct od_cache_changes odw_cache_set_plan(struct odw_expert_cache *c, uint64_t place, const struct od_cache_plan *plan)
+struct od_cache_changes od_expert_cache_set_plan(struct od_expert_cache *c, uint64_t place,
+						 const struct od_cache_plan *plan)
 {
 	if (place != c->place || c->policy == NULL)
 		return (struct od_cache_changes){ 0 };
 	return apply(c, od_cache_set_plan(c->policy, plan));
 }
 
-uint64_t odw_cache_changes(const struct odw_expert_cache *c)
+uint64_t od_expert_cache_changes(const struct od_expert_cache *c)
 {
 	return c->changes;
 }

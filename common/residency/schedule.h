@@ -1,4 +1,4 @@
-/* schedule.h - decides which expert a worker loads next, into which slot, and which one it computes next (prefetch and
+/* schedule.h - decides which expert is loaded next, into which slot, and which one is computed next (prefetch and
  * just-in-time eviction after OD-MoE, arXiv 2512.03927, section 3.2).
  *
  * A slot holds one expert, from its load until no entry needs it. An entry is one expert requested for one (step, m):
@@ -21,10 +21,10 @@
  * Thread: any, unless stated otherwise (a monitor; no I/O and no callback under its lock). The loop thread adds WANT,
  * CLOSE and session ends; the engine thread adds RUNs and takes items; readers and inflaters take jobs; the cache
  * planner plans.
- * Owner: the engine owns items; they must stay in place from odw_schedule_run until they are taken and, if they are to
+ * Owner: the engine owns items; they must stay in place from od_schedule_run until they are taken and, if they are to
  * be computed, done. */
-#ifndef ODW_SCHEDULE_H
-#define ODW_SCHEDULE_H
+#ifndef OD_RESIDENCY_SCHEDULE_H
+#define OD_RESIDENCY_SCHEDULE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,35 +33,35 @@
 
 #include "common/base/counters.h"
 #include "common/pack/load/expert_form.h"
-#include "worker-node/cache/expert_cache.h"
+#include "common/residency/expert_cache.h"
 
-#define ODW_MAX_SLOTS 64
-#define ODW_MAX_ENTRIES 65536u /* WANTs beyond are dropped, RUNs beyond are answered OD_ERR_BUSY */
+#define OD_MAX_SLOTS 64
+#define OD_MAX_ENTRIES 65536u /* WANTs beyond are dropped, RUNs beyond are answered OD_ERR_BUSY */
 
-struct odw_schedule;
+struct od_schedule;
 
 /* Load costs of an uncached expert: read_ns with all readers working on it, finish_ns on one inflater for all
  * slices. */
-struct odw_expert_costs {
+struct od_expert_costs {
 	uint64_t read_ns, finish_ns;
 	unsigned n_inflaters;
 };
 
-struct odw_schedule_opts {
+struct od_schedule_opts {
 	uint32_t n_moe, n_experts; /* MoE layers; experts of a layer */
 	uint32_t n_slices; /* slices per expert */
 	unsigned n_slots;
-	struct odw_bufs *bufs; /* buffers for n_slots slots and for the cache; NULL: slots have no memory */
-	struct odw_expert_cache *cache; /* NULL: none */
+	struct od_expert_bufs *bufs; /* buffers for n_slots slots and for the cache; NULL: slots have no memory */
+	struct od_expert_cache *cache; /* NULL: none */
 	uint32_t max_pinned; /* limit of slots that the cache pins */
-	unsigned n_stages; /* at most ODW_MAX_STAGES */
-	unsigned n_readers, n_inflaters; /* for odw_schedule_costs */
+	unsigned n_stages; /* at most OD_MAX_LOAD_STAGES */
+	unsigned n_readers, n_inflaters; /* for od_schedule_costs */
 	uint64_t expert_bytes, sm_bytes; /* stored bytes of an expert; of its SM-chunks */
 	uint64_t (*now_ns)(void); /* NULL: od_now_ns; for tests */
 };
 
 /* One expert of one RUN. */
-struct odw_item {
+struct od_schedule_item {
 	/* Set by the engine. */
 	uint32_t expert, rank; /* the schedule permutes the ranks of a RUN */
 	uint32_t n_rows;
@@ -79,14 +79,14 @@ struct odw_item {
 	char reason[512];
 	uint64_t load_ns, loaded_bytes; /* its load's; 0 if reported to an earlier RUN */
 	void *entry;
-	TAILQ_ENTRY(odw_item) link;
+	TAILQ_ENTRY(od_schedule_item) link;
 };
 
 /* A job of a load: read a slice, or finish a slice that has been read. */
-enum odw_load_kind { ODW_LOAD_READ, ODW_LOAD_FINISH };
+enum od_load_kind { OD_LOAD_READ, OD_LOAD_FINISH };
 
-struct odw_load_job {
-	enum odw_load_kind kind;
+struct od_load_job {
+	enum od_load_kind kind;
 	uint32_t m, expert, slice;
 	int slot;
 	uint64_t begin_ns; /* when the job was taken */
@@ -96,93 +96,93 @@ struct odw_load_job {
 	unsigned read;
 };
 
-struct odw_load_figures {
-	uint64_t progress; /* grows with every job and odw_schedule_tick */
+struct od_load_figures {
+	uint64_t progress; /* grows with every job and od_schedule_tick */
 	bool busy; /* RUNs are waiting or computed, or experts are being loaded */
 	uint64_t c[OD_N_COUNTERS]; /* loads, reads and finishes, since the schedule was made */
 };
 
-OD_MUST_CHECK int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts, struct od_err *err);
-void odw_schedule_free(struct odw_schedule *s); /* after loaders and engine have ended; NULL ok */
+OD_MUST_CHECK int od_schedule_new(struct od_schedule **out, const struct od_schedule_opts *opts, struct od_err *err);
+void od_schedule_free(struct od_schedule *s); /* after loaders and engine have ended; NULL ok */
 
 /* ---- Requests of main ---- */
 
-/* begin drops the state of an earlier session. After end odw_schedule_take returns the session's RUNs with
+/* begin drops the state of an earlier session. After end od_schedule_take returns the session's RUNs with
  * OD_ERR_CANCELLED, and its experts are evicted. Calls with another session do nothing. */
-void odw_schedule_begin(struct odw_schedule *s, uint64_t session);
-void odw_schedule_end(struct odw_schedule *s, uint64_t session);
-uint64_t odw_schedule_session(struct odw_schedule *s);
+void od_schedule_begin(struct od_schedule *s, uint64_t session);
+void od_schedule_end(struct od_schedule *s, uint64_t session);
+uint64_t od_schedule_session(struct od_schedule *s);
 
 /* m and experts are in range; experts are unique, in order of rank. Ignores versions that are not newer than the last
  * one, and closed layers. Returns the number of experts dropped because the queue is full. */
-size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
-			 const uint32_t *experts, size_t n, bool prompt);
+size_t od_schedule_want(struct od_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
+			const uint32_t *experts, size_t n, bool prompt);
 /* Drops the step's WANTs up to layer m; later ones are ignored. */
-void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m);
+void od_schedule_close(struct od_schedule *s, uint64_t session, uint64_t step, uint32_t m);
 
 /* Queues the n items of one RUN: all, or none (OD_ERR_BUSY; OD_ERR_CANCELLED: the session has ended). */
-OD_MUST_CHECK int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
-				   struct odw_item *item, size_t n);
+OD_MUST_CHECK int od_schedule_run(struct od_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
+				  struct od_schedule_item *item, size_t n);
 
 /* ---- The engine ---- */
 
 /* Engine thread only; it finishes taken items before it takes more. Returns the first item that is resident (code
- * OD_OK; its slot is held until odw_schedule_done) or has failed (any other code; no odw_schedule_done). NULL: none. */
-struct odw_item *odw_schedule_take(struct odw_schedule *s);
-/* After odw_schedule_take returned item[0]: takes further items of its RUN in order, while they are also resident (or,
+ * OD_OK; its slot is held until od_schedule_done) or has failed (any other code; no od_schedule_done). NULL: none. */
+struct od_schedule_item *od_schedule_take(struct od_schedule *s);
+/* After od_schedule_take returned item[0]: takes further items of its RUN in order, while they are also resident (or,
  * if item[0] has failed, failed), up to max_rows rows and max items in all. Returns their number, item[0] included. */
-size_t odw_schedule_take_more(struct odw_schedule *s, struct odw_item **item, size_t max, uint64_t max_rows);
-void odw_schedule_done(struct odw_schedule *s, struct odw_item *item);
-void odw_schedule_tick(struct odw_schedule *s); /* reports progress in the engine, for odw_load_figures.progress */
+size_t od_schedule_take_more(struct od_schedule *s, struct od_schedule_item **item, size_t max, uint64_t max_rows);
+void od_schedule_done(struct od_schedule *s, struct od_schedule_item *item);
+void od_schedule_tick(struct od_schedule *s); /* reports progress in the engine, for od_load_figures.progress */
 
 /* ---- Readers and inflaters ---- */
 
 /* Takes the next job, of the most urgent load that has one. wait: sleeps until there is one. False: none, or
  * stopped. */
-OD_MUST_CHECK bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait);
-OD_MUST_CHECK bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, bool wait);
-/* Ends a job: done (OD_OK), or failed (err). True: odw_schedule_take has an item. */
-OD_MUST_CHECK bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job, uint64_t read_bytes,
-					int code, const struct od_err *err);
+OD_MUST_CHECK bool od_schedule_next_read(struct od_schedule *s, struct od_load_job *job, bool wait);
+OD_MUST_CHECK bool od_schedule_next_finish(struct od_schedule *s, struct od_load_job *job, bool wait);
+/* Ends a job: done (OD_OK), or failed (err). True: od_schedule_take has an item. */
+OD_MUST_CHECK bool od_schedule_end_job(struct od_schedule *s, const struct od_load_job *job, uint64_t read_bytes,
+				       int code, const struct od_err *err);
 /* For paced readers: sleeps until until_ns (of od_now_ns). True: returned early, because the load was cancelled or the
  * schedule stopped. */
-OD_MUST_CHECK bool odw_schedule_wait_cancelled(struct odw_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns);
+OD_MUST_CHECK bool od_schedule_wait_cancelled(struct od_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns);
 /* Stops handing out jobs and wakes all waiting threads. */
-void odw_schedule_stop(struct odw_schedule *s);
+void od_schedule_stop(struct od_schedule *s);
 
 /* ---- The cache and its planner ---- */
 
-/* Sets this worker's place. If its group serves other layers now, the cache is emptied. */
-void odw_schedule_place(struct odw_schedule *s, const struct od_share *share);
+/* Sets the place in a cluster. If the group serves other layers now, the cache is emptied. */
+void od_schedule_place(struct od_schedule *s, const struct od_share *share);
 /* Sleeps until a plan is due. False: stopped. */
-OD_MUST_CHECK bool odw_schedule_next_plan(struct odw_schedule *s, struct odw_cache_uses *u);
+OD_MUST_CHECK bool od_schedule_next_plan(struct od_schedule *s, struct od_expert_cache_uses *u);
 /* Sleeps until a slot has become free since *seen (initially 0), and updates *seen. False: stopped. */
-OD_MUST_CHECK bool odw_schedule_wait_free(struct odw_schedule *s, uint64_t *seen);
-/* As odw_cache_begin and odw_cache_set_plan: installs a policy, a plan. */
-OD_MUST_CHECK bool odw_schedule_begin_cache(struct odw_schedule *s, uint64_t place, struct od_cache *policy);
-void odw_schedule_set_plan(struct odw_schedule *s, uint64_t place, const struct od_cache_plan *plan);
+OD_MUST_CHECK bool od_schedule_wait_free(struct od_schedule *s, uint64_t *seen);
+/* As od_expert_cache_begin and od_expert_cache_set_plan: installs a policy, a plan. */
+OD_MUST_CHECK bool od_schedule_begin_cache(struct od_schedule *s, uint64_t place, struct od_cache *policy);
+void od_schedule_set_plan(struct od_schedule *s, uint64_t place, const struct od_cache_plan *plan);
 /* Fills states [n_moe][n_experts] with enum od_cache_state if any has changed since *seen, and updates *seen. False:
  * none has changed. */
-bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states);
+bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *states);
 
 /* ---- Statistics ---- */
 
-void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f);
+void od_schedule_figures(struct od_schedule *s, struct od_load_figures *f);
 /* Measured from loads. False: there has been none. */
-bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c);
+bool od_schedule_costs(struct od_schedule *s, struct od_expert_costs *c);
 
 /* DRAINING: evicted, but still in use by readers, inflaters or the engine. */
-enum odw_slot_state { ODW_FREE, ODW_LOADING, ODW_RESIDENT, ODW_DRAINING };
+enum od_slot_state { OD_SLOT_FREE, OD_SLOT_LOADING, OD_SLOT_RESIDENT, OD_SLOT_DRAINING };
 /* For tests and logs. */
-struct odw_slot_view {
-	enum odw_slot_state state;
+struct od_slot_view {
+	enum od_slot_state state;
 	uint32_t m, expert;
 	size_t entries; /* entries that need it; 0 when free or draining */
 	bool pinned; /* by the cache */
 	struct od_expert_mem mem;
 	unsigned n_users; /* readers, inflaters and engine that use it now */
 };
-struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot); /* below n_slots + max_pinned */
-size_t odw_schedule_entries(struct odw_schedule *s);
+struct od_slot_view od_schedule_look(struct od_schedule *s, unsigned slot); /* below n_slots + max_pinned */
+size_t od_schedule_entries(struct od_schedule *s);
 
 #endif

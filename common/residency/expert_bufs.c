@@ -1,4 +1,4 @@
-#include "worker-node/cache/expert_bufs.h"
+#include "common/residency/expert_bufs.h"
 
 #include "common/base/mem.h"
 
@@ -12,34 +12,34 @@ struct kind {
 	struct od_buf **free; /* [n_free]; the last one put back is the next one taken, its pages being there */
 };
 
-struct odw_bufs {
+struct od_expert_bufs {
 	pthread_mutex_t lock;
 	struct od_device *device;
 	unsigned slot;
 	struct kind kind[OD_N_EXPERT_BUFS];
 };
 
-uint64_t odw_buf_memory(const struct od_device *d, unsigned slot, enum od_expert_buf kind, uint64_t bytes)
+uint64_t od_expert_buf_memory(const struct od_device *d, unsigned slot, enum od_expert_buf kind, uint64_t bytes)
 {
-	const bool has_stage = d != NULL && !od_device_shares(d) && odw_bufs_staged(slot, kind);
+	const bool has_stage = d != NULL && !od_device_shares(d) && od_expert_bufs_staged(slot, kind);
 
 	return od_buf_memory(d, bytes) + (has_stage ? od_map_bytes(bytes) : 0);
 }
 
-uint64_t odw_bufs_memory(const struct od_device *d, unsigned slot, unsigned which,
-			 const uint64_t bytes[OD_N_EXPERT_BUFS])
+uint64_t od_expert_bufs_memory(const struct od_device *d, unsigned slot, unsigned which,
+			       const uint64_t bytes[OD_N_EXPERT_BUFS])
 {
 	uint64_t sum = 0;
 
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
-		sum += (which & 1u << i) != 0 ? odw_buf_memory(d, slot, (enum od_expert_buf)i, bytes[i]) : 0;
+		sum += (which & 1u << i) != 0 ? od_expert_buf_memory(d, slot, (enum od_expert_buf)i, bytes[i]) : 0;
 	return sum;
 }
 
-int odw_bufs_new(struct odw_bufs **out, struct od_device *d, unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS],
-		 struct od_err *err)
+int od_expert_bufs_new(struct od_expert_bufs **out, struct od_device *d, unsigned slot,
+		       const uint64_t bytes[OD_N_EXPERT_BUFS], struct od_err *err)
 {
-	struct odw_bufs *b = calloc(1, sizeof(*b));
+	struct od_expert_bufs *b = calloc(1, sizeof(*b));
 
 	*out = b;
 	if (b == NULL)
@@ -52,7 +52,7 @@ int odw_bufs_new(struct odw_bufs **out, struct od_device *d, unsigned slot, cons
 	return OD_OK;
 }
 
-void odw_bufs_free(struct odw_bufs *b)
+void od_expert_bufs_free(struct od_expert_bufs *b)
 {
 	if (b == NULL)
 		return;
@@ -83,7 +83,7 @@ static struct od_buf *take_surplus(struct kind *k)
 	return buf;
 }
 
-bool odw_bufs_shrink(struct odw_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
+bool od_expert_bufs_shrink(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
 {
 	bool done = true;
 
@@ -105,7 +105,7 @@ bool odw_bufs_shrink(struct odw_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
 }
 
 /* Places in the lists. */
-static int make_room(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err)
+static int make_room(struct od_expert_bufs *b, struct kind *k, size_t n, struct od_err *err)
 {
 	struct od_buf **all, **spare;
 
@@ -118,7 +118,7 @@ static int make_room(struct odw_bufs *b, struct kind *k, size_t n, struct od_err
 	return all != NULL && spare != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%zu buffers of experts", n);
 }
 
-static int grow(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err)
+static int grow(struct od_expert_bufs *b, struct kind *k, size_t n, struct od_err *err)
 {
 	int rc = n > k->n ? make_room(b, k, n, err) : OD_OK; /* only this thread changes k->n */
 
@@ -127,7 +127,7 @@ static int grow(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err
 
 		if (od_buf_new_shared(&buf, b->device, k->bytes, "an expert", err) != OD_OK)
 			return od_fail_within(err, "buffer %zu of %zu", k->n + 1, n);
-		if (odw_bufs_staged(b->slot, (enum od_expert_buf)(k - b->kind)) &&
+		if (od_expert_bufs_staged(b->slot, (enum od_expert_buf)(k - b->kind)) &&
 		    od_ref_stage(od_buf_ref(buf, 0)) == NULL) {
 			od_buf_free(buf);
 			return od_fail(err, OD_ERR_NOMEM, "buffer %zu of %zu: no memory for its stage", k->n + 1, n);
@@ -141,7 +141,7 @@ static int grow(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err
 	return rc;
 }
 
-int odw_bufs_grow(struct odw_bufs *b, const size_t n[OD_N_EXPERT_BUFS], struct od_err *err)
+int od_expert_bufs_grow(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_BUFS], struct od_err *err)
 {
 	int rc = OD_OK;
 
@@ -150,7 +150,7 @@ int odw_bufs_grow(struct odw_bufs *b, const size_t n[OD_N_EXPERT_BUFS], struct o
 	return rc;
 }
 
-void odw_bufs_fill(struct odw_bufs *b, struct od_expert_mem *mem)
+void od_expert_bufs_fill(struct od_expert_bufs *b, struct od_expert_mem *mem)
 {
 	if (b == NULL)
 		return;
@@ -167,7 +167,7 @@ void odw_bufs_fill(struct odw_bufs *b, struct od_expert_mem *mem)
 	pthread_mutex_unlock(&b->lock);
 }
 
-void odw_bufs_put(struct odw_bufs *b, struct od_expert_mem *mem, unsigned which)
+void od_expert_bufs_put(struct od_expert_bufs *b, struct od_expert_mem *mem, unsigned which)
 {
 	if (b == NULL)
 		return;

@@ -1,4 +1,4 @@
-#include "worker-node/load/loader.h"
+#include "common/residency/loader.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -10,13 +10,13 @@
 #include <stdlib.h>
 
 struct inflating {
-	struct odw_loaders *all;
+	struct od_loaders *all;
 	struct od_inflater *inflater;
 	pthread_t thread;
 };
 
-struct odw_loaders {
-	struct odw_loader_opts o;
+struct od_loaders {
+	struct od_loader_opts o;
 	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
 	/* Memory of all stages in one buffer: a GPU gives whole pages to each. NULL: slices are read to buffers of
 	 * their own. */
@@ -24,55 +24,55 @@ struct odw_loaders {
 	uint64_t stage_bytes;
 	uint32_t n_shards, slice_shards;
 	/* A stage has one thread at a time. */
-	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_SLICE_SHARDS];
-	uint64_t begin_ns[ODW_MAX_STAGES]; /* begin of the read that filled each */
-	pthread_t reading[ODW_MAX_LOADERS];
-	struct inflating inflating[ODW_MAX_LOADERS];
+	struct od_shard_bytes bytes[OD_MAX_LOAD_STAGES][OD_SLICE_SHARDS];
+	uint64_t begin_ns[OD_MAX_LOAD_STAGES]; /* begin of the read that filled each */
+	pthread_t reading[OD_MAX_LOADERS];
+	struct inflating inflating[OD_MAX_LOADERS];
 };
 
-uint32_t odw_slice_shards(uint32_t n_shards)
+uint32_t od_slice_shards(uint32_t n_shards)
 {
 	const uint32_t n = n_shards / 16; /* slices enough for several threads at both ends */
 
-	return n < 1 ? 1 : n < ODW_SLICE_SHARDS ? n : ODW_SLICE_SHARDS;
+	return n < 1 ? 1 : n < OD_SLICE_SHARDS ? n : OD_SLICE_SHARDS;
 }
 
-uint32_t odw_slices(uint32_t n_shards)
+uint32_t od_slices(uint32_t n_shards)
 {
-	return (n_shards + odw_slice_shards(n_shards) - 1) / odw_slice_shards(n_shards);
+	return (n_shards + od_slice_shards(n_shards) - 1) / od_slice_shards(n_shards);
 }
 
-unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters)
+unsigned od_loader_stages(unsigned n_readers, unsigned n_inflaters)
 {
 	return n_readers + 2 * n_inflaters;
 }
-_Static_assert(3 * ODW_MAX_LOADERS <= ODW_MAX_STAGES, "every stage has a place");
+_Static_assert(3 * OD_MAX_LOADERS <= OD_MAX_LOAD_STAGES, "every stage has a place");
 
 /* Bytes of a stage. Parts that are read into buffers of their own need no stage's memory. */
 static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *d, enum od_form form, unsigned slot)
 {
 	if (form == OD_FORM_PLAIN && (slot & OD_SET_STORED) == OD_SET_STORED)
 		return 0;
-	return od_round_up(od_staging_bytes(pack, d, form) * odw_slice_shards(od_pack_expert(pack, 0, 0)->n_shards),
+	return od_round_up(od_staging_bytes(pack, d, form) * od_slice_shards(od_pack_expert(pack, 0, 0)->n_shards),
 			   OD_PAGE_BYTES);
 }
 
-int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d, enum od_form form,
-		     unsigned slot, unsigned n_readers, unsigned n_inflaters, struct od_err *err)
+int od_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d, enum od_form form,
+		    unsigned slot, unsigned n_readers, unsigned n_inflaters, struct od_err *err)
 {
 	uint64_t stages, stage = stage_bytes(pack, d, form, slot);
 
 	if (form == OD_FORM_PLAIN)
 		stage = od_staged_bytes(d, stage);
 	if (od_mul(n_inflaters, od_inflater_bytes(pack, d, form), bytes) &&
-	    od_mul(odw_loader_stages(n_readers, n_inflaters), stage, &stages) && od_add(*bytes, stages, bytes))
+	    od_mul(od_loader_stages(n_readers, n_inflaters), stage, &stages) && od_add(*bytes, stages, bytes))
 		return OD_OK;
 	return od_fail(err, OD_ERR_RANGE, "%u read threads and %u load threads: too many together", n_readers,
 		       n_inflaters);
 }
 
 /* of_pack: an error is of what was read, not of the device. */
-static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint64_t read_bytes, bool of_pack, int rc,
+static void end_job(struct od_loaders *l, const struct od_load_job *job, uint64_t read_bytes, bool of_pack, int rc,
 		    struct od_err *err)
 {
 	if (rc != OD_OK && of_pack && l->o.missed != NULL)
@@ -81,7 +81,7 @@ static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint6
 		od_log_limited(rc == OD_ERR_BUSY || rc == OD_ERR_MISSING ? OD_LOG_DEBUG : OD_LOG_ERROR,
 			       "expert %u of MoE layer %u cannot be loaded: %s", job->expert, job->m, err->msg);
 	/* It comes last: from here on the stage may be another thread's. */
-	if (odw_schedule_end_job(l->o.schedule, job, read_bytes, rc, err))
+	if (od_schedule_end_job(l->o.schedule, job, read_bytes, rc, err))
 		l->o.wake(l->o.wake_arg);
 }
 
@@ -89,29 +89,29 @@ static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first
 			  const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
 			  struct od_err *err)
 {
-	const struct odw_loaders *l = arg;
+	const struct od_loaders *l = arg;
 
 	return od_shards_read(l->o.pack, m, expert, first, n, which, mem, staging, b, err);
 }
 
 /* Shards [first, first + n) are the slice. */
-static uint32_t shards_of(const struct odw_loaders *l, const struct odw_load_job *job, uint32_t *first)
+static uint32_t shards_of(const struct od_loaders *l, const struct od_load_job *job, uint32_t *first)
 {
 	*first = job->slice * l->slice_shards;
 	return l->n_shards - *first < l->slice_shards ? l->n_shards - *first : l->slice_shards;
 }
 
-static struct od_ref stage_at(const struct odw_loaders *l, unsigned i)
+static struct od_ref stage_at(const struct od_loaders *l, unsigned i)
 {
 	return od_buf_ref(l->staging, i * l->stage_bytes);
 }
 
 static void *read_slices(void *arg)
 {
-	struct odw_loaders *l = arg;
-	struct odw_load_job job;
+	struct od_loaders *l = arg;
+	struct od_load_job job;
 
-	while (odw_schedule_next_read(l->o.schedule, &job, true)) {
+	while (od_schedule_next_read(l->o.schedule, &job, true)) {
 		const struct od_shard *s = od_pack_expert(l->o.pack, job.m, job.expert)->shard;
 		uint64_t begin_ns = od_now_ns(), bytes = 0;
 		struct od_err err = { 0 };
@@ -130,9 +130,9 @@ static void *read_slices(void *arg)
 	return NULL;
 }
 
-static int finish_slice(struct inflating *own, const struct odw_load_job *job, struct od_err *err)
+static int finish_slice(struct inflating *own, const struct od_load_job *job, struct od_err *err)
 {
-	struct odw_loaders *l = own->all;
+	struct od_loaders *l = own->all;
 	uint64_t begin_ns = od_now_ns();
 	uint32_t first, n = shards_of(l, job, &first);
 	int rc = OD_OK;
@@ -152,9 +152,9 @@ static int finish_slice(struct inflating *own, const struct odw_load_job *job, s
 static void *finish_slices(void *arg)
 {
 	struct inflating *own = arg;
-	struct odw_load_job job;
+	struct od_load_job job;
 
-	while (odw_schedule_next_finish(own->all->o.schedule, &job, true)) {
+	while (od_schedule_next_finish(own->all->o.schedule, &job, true)) {
 		struct od_err err = { 0 };
 		int rc = finish_slice(own, &job, &err);
 
@@ -164,7 +164,7 @@ static void *finish_slices(void *arg)
 }
 
 /* Address space, of which only what is read into becomes memory. */
-static int make_stages(struct odw_loaders *l, struct od_err *err)
+static int make_stages(struct od_loaders *l, struct od_err *err)
 {
 	const char *what = "the stages of the load threads";
 	uint64_t bytes;
@@ -181,7 +181,7 @@ static int make_stages(struct odw_loaders *l, struct od_err *err)
 	return rc;
 }
 
-static int start_threads(struct odw_loaders *l, struct od_err *err)
+static int start_threads(struct od_loaders *l, struct od_err *err)
 {
 	const char *what = "load";
 	unsigned *n;
@@ -202,16 +202,16 @@ fail:
 	return od_fail(err, OD_ERR_NOMEM, "cannot start %s thread %u", what, *n + 1);
 }
 
-int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *opts, struct od_err *err)
+int od_loaders_start(struct od_loaders **out, const struct od_loader_opts *opts, struct od_err *err)
 {
-	struct odw_loaders *l;
+	struct od_loaders *l;
 	int rc;
 
 	*out = NULL;
-	if (opts->n_readers == 0 || opts->n_readers > ODW_MAX_LOADERS || opts->n_inflaters == 0 ||
-	    opts->n_inflaters > ODW_MAX_LOADERS)
+	if (opts->n_readers == 0 || opts->n_readers > OD_MAX_LOADERS || opts->n_inflaters == 0 ||
+	    opts->n_inflaters > OD_MAX_LOADERS)
 		return od_fail(err, OD_ERR_ARG, "read and load threads: expected 1 to %d each, found %u and %u",
-			       ODW_MAX_LOADERS, opts->n_readers, opts->n_inflaters);
+			       OD_MAX_LOADERS, opts->n_readers, opts->n_inflaters);
 	l = calloc(1, sizeof(*l));
 	if (l == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "load threads");
@@ -221,8 +221,8 @@ int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *op
 		l->o.read_arg = l;
 	}
 	l->n_shards = od_pack_expert(opts->pack, 0, 0)->n_shards;
-	l->slice_shards = odw_slice_shards(l->n_shards);
-	l->n_stages = odw_loader_stages(opts->n_readers, opts->n_inflaters);
+	l->slice_shards = od_slice_shards(l->n_shards);
+	l->n_stages = od_loader_stages(opts->n_readers, opts->n_inflaters);
 	rc = od_experts_check_device(opts->pack, opts->device, err);
 	if (rc == OD_OK)
 		rc = make_stages(l, err);
@@ -233,18 +233,18 @@ int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *op
 	if (rc == OD_OK)
 		rc = start_threads(l, err);
 	if (rc != OD_OK) {
-		odw_loaders_stop(l);
+		od_loaders_stop(l);
 		return rc;
 	}
 	*out = l;
 	return OD_OK;
 }
 
-void odw_loaders_stop(struct odw_loaders *l)
+void od_loaders_stop(struct od_loaders *l)
 {
 	if (l == NULL)
 		return;
-	odw_schedule_stop(l->o.schedule);
+	od_schedule_stop(l->o.schedule);
 	for (unsigned i = 0; i < l->n_reading; i++)
 		pthread_join(l->reading[i], NULL);
 	for (unsigned i = 0; i < l->n_inflating; i++)

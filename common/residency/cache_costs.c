@@ -1,4 +1,4 @@
-#include "worker-node/cache/cache_costs.h"
+#include "common/residency/cache_costs.h"
 
 /* Sums over all experts. */
 static void stored_bytes(const struct od_pack *pack, double *sm, double *e)
@@ -16,7 +16,7 @@ static void stored_bytes(const struct od_pack *pack, double *sm, double *e)
 }
 
 /* All experts are read in one piece after the other, so time goes by bytes: u is the SM-chunks' share of it. */
-struct od_cache_cost odw_cache_cost(const struct od_pack *pack, const struct odw_expert_costs *costs)
+struct od_cache_cost od_expert_cache_cost(const struct od_pack *pack, const struct od_expert_costs *costs)
 {
 	const uint32_t n_shards = od_pack_expert(pack, 0, 0)->n_shards;
 	double sm, e, u_ns, e_ns;
@@ -34,14 +34,14 @@ struct od_cache_cost odw_cache_cost(const struct od_pack *pack, const struct odw
 				       .inflaters = costs->n_inflaters };
 }
 
-struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, const struct od_device *d, enum od_form form)
+struct od_cache_sizes od_expert_cache_sizes(const struct od_pack *pack, const struct od_device *d, enum od_form form)
 {
 	uint64_t bytes[OD_N_EXPERT_BUFS];
 	double sm, e;
 
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
-		bytes[i] = odw_buf_memory(d, od_form_bufs(form), (enum od_expert_buf)i,
-					  od_pack_buf_bytes(pack, (enum od_expert_buf)i));
+		bytes[i] = od_expert_buf_memory(d, od_form_bufs(form), (enum od_expert_buf)i,
+						od_pack_buf_bytes(pack, (enum od_expert_buf)i));
 	stored_bytes(pack, &sm, &e);
 	if (od_pack_buf_bytes(pack, OD_BUF_E) == 0)
 		bytes[OD_BUF_SM] = bytes[OD_BUF_E] = 0; /* there are no chunks: no buffer is made for them */
