@@ -16,6 +16,7 @@
 
 #include "common/pack/gguf/gguf_folder.h"
 #include "common/pack/load/expert_load.h"
+#include "common/pack/pack_data.h"
 #include "common/pack/pack.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/temp_dir.h"
@@ -85,6 +86,25 @@ ssize_t __wrap_preadv(int fd, const struct iovec *io, int n, off_t offset)
 	}
 	direct.n++;
 	return __real_preadv(fd, io, n, offset);
+}
+
+static const char *replaced; /* before it is opened for its data; NULL: nothing is */
+
+int __real_od_data_add(struct od_pack_data *d, const char *path, struct od_err *err);
+int __wrap_od_data_add(struct od_pack_data *d, const char *path, struct od_err *err);
+
+int __wrap_od_data_add(struct od_pack_data *d, const char *path, struct od_err *err)
+{
+	if (replaced != NULL) {
+		FILE *f = fopen(temp_path("other"), "w");
+
+		assert_non_null(f);
+		fprintf(f, "GGUF");
+		fclose(f);
+		assert_int_equal(rename(temp_path("other"), replaced), 0);
+		replaced = NULL;
+	}
+	return __real_od_data_add(d, path, err);
 }
 
 static int by_number(const void *a, const void *b)
@@ -323,9 +343,24 @@ static void past_the_page_cache(void **state)
 	od_device_free(device);
 }
 
+static void another_file_takes_its_place(void **state)
+{
+	struct od_err err = { 0 };
+	struct od_pack *p;
+	struct big_file b;
+
+	(void)state;
+	make_file(&b);
+	replaced = b.path;
+	assert_int_equal(od_pack_open(&p, b.path, &err), OD_ERR_MISMATCH);
+	assert_non_null(strstr(err.msg, "big.gguf: another file took its place"));
+	assert_null(replaced);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(few_reads), cmocka_unit_test(past_the_page_cache) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(few_reads), cmocka_unit_test(past_the_page_cache),
+					    cmocka_unit_test(another_file_takes_its_place) };
 
 	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- Dense tensors ---- */
 
@@ -76,14 +77,30 @@ static int place_layer(struct od_pack *p, const struct od_gguf *g, uint32_t m, s
 
 /* ---- The pack ---- */
 
+/* Another file can take the place of the one whose header was read. */
+static int add_file(struct od_pack_data *d, const struct od_gguf_file *f, struct od_err *err)
+{
+	struct stat first, now;
+	int rc = od_data_add(d, f->path, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (fstat(f->fd, &first) != 0 || fstat(d->file[d->n - 1].fd, &now) != 0)
+		return od_fail_errno(err, OD_ERR_IO, "%s", f->path);
+	if (first.st_dev == now.st_dev && first.st_ino == now.st_ino)
+		return OD_OK;
+	return od_fail(err, OD_ERR_MISMATCH, "%s: another file took its place while it was opened; start again",
+		       f->path);
+}
+
 static int open_data(struct od_pack *p, const struct od_gguf *g, struct od_err *err)
 {
 	int rc = OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < od_gguf_n_files(g); i++) {
-		rc = od_data_add(&p->dense, od_gguf_file(g, i)->path, err);
+		rc = add_file(&p->dense, od_gguf_file(g, i), err);
 		if (rc == OD_OK)
-			rc = od_data_add(&p->experts, od_gguf_file(g, i)->path, err);
+			rc = add_file(&p->experts, od_gguf_file(g, i), err);
 	}
 	return rc;
 }
