@@ -3,8 +3,9 @@
  * The same bytes on every machine. Shadows that od-pack makes of it go there, too.
  *
  * It is in $CACHE_DIRECTORY (systemd), else /var/cache/od-moe, else $XDG_CACHE_HOME/od-moe or ~/.cache/od-moe: in the
- * first that can be written. Where none can, one that is there already is read, or it is a temporary one. Its name has
- * the file's fingerprint: what is there is used, unless SHA256SUMS says that it is damaged; then it is made again.
+ * first that can be written. Where none can be written, an existing folder is read, else a temporary one is made. The
+ * folder's name has the file's fingerprint. Its files are used as they are; one that differs from SHA256SUMS is made
+ * again.
  * Thread: any; processes may make one folder at the same time. */
 #ifndef OD_PACK_GGUF_FOLDER_H
 #define OD_PACK_GGUF_FOLDER_H
