@@ -271,7 +271,7 @@ static void steps_share_a_residency(void **state)
 	compute(s, &r[1]);
 	assert_int_equal(figures(s).c[OD_C_LOADS], 1);
 	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 0);
-	assert_false(is(s, 2, 0, 3, OD_SLOT_RESIDENT)); /* nobody does */
+	assert_false(is(s, 2, 0, 3, OD_SLOT_RESIDENT)); /* no entry asks for it */
 	od_schedule_free(s);
 }
 
@@ -331,7 +331,7 @@ static void reading_goes_no_further_than_the_stages(void **state)
 		for (int j = 0; j < i; j++)
 			assert_int_not_equal(job[i].stage, job[j].stage);
 	}
-	assert_false(od_schedule_next_read(s, &other, false)); /* (1) has a shard that nobody took */
+	assert_false(od_schedule_next_read(s, &other, false)); /* (1) has a shard that no thread took */
 	assert_false(od_schedule_next_finish(s, &other, false));
 	assert_false(od_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
 	assert_false(od_schedule_next_read(s, &other, false)); /* it is still in its stage */
