@@ -23,10 +23,15 @@ def threads(pid):
     """{number: name}, without the main thread."""
     found = {}
     for tid in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{tid}/comm") as f:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/task/{tid}/comm") as f:
             found[int(tid)] = f.read().strip()
     del found[pid]
     return found
+
+
+def thread_named(pid, name):
+    """Its number, or None: a thread has the name of its process until it has named itself."""
+    return next((tid for tid, its in threads(pid).items() if its == name), None)
 
 
 def signal_thread(pid, tid, number):
@@ -81,7 +86,8 @@ def a_signal_ends_main_that_waits_for_its_prompt():
 def a_server_that_is_being_loaded_outlives_sighup():
     folder = slow_bin("loading")
     s = Server(ready=False, mode=("--local", 1, "--predictor", "none"), program=os.path.join(folder, "od-main"))
-    engine = next(t for t, name in threads(s.p.pid).items() if name == "od-engine")
+    wait_for(lambda: thread_named(s.p.pid, "od-engine"), "no engine thread")
+    engine = thread_named(s.p.pid, "od-engine")
     wait_for(lambda: has_child(s.p.pid, engine) and state(s.p.pid, engine) == "S", "no child")
     signal_thread(s.p.pid, engine, signal.SIGHUP)
     with open(os.path.join(folder, "go"), "w"):
