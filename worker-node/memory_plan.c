@@ -85,18 +85,46 @@ static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o
 {
 	const struct od_config *cfg = od_pack_config(o->pack);
 	const uint64_t all = (uint64_t)cfg->n_moe * cfg->n_experts, cache_bytes = o->cache_mib << 20;
-	const uint64_t least = slots_bytes + p->sizes.bytes[o->policy == OD_CACHE_RANK ? OD_CACHE_E : OD_CACHE_F];
-	uint64_t fit;
+	const enum od_cache_state smallest = o->policy == OD_CACHE_RANK ? OD_CACHE_E : OD_CACHE_F;
+	uint64_t least = 0, fit;
 
+	for (uint32_t m = 0; m < cfg->n_moe; m++)
+		least = o->layer[m].bytes[smallest] > least ? o->layer[m].bytes[smallest] : least;
+	least += slots_bytes;
 	if (cache_bytes < least)
 		return od_fail(err, OD_ERR_NOMEM,
 			       "--cache-mib %" PRIu64 ": a part of one expert takes at least %" PRIu64
 			       " MiB with %u slots of this form; see --slots and --resident-form",
 			       o->cache_mib, (least + (1u << 20) - 1) >> 20, p->n_slots);
 	p->cache_bytes = cache_bytes - slots_bytes;
-	fit = p->cache_bytes / p->sizes.bytes[OD_CACHE_F];
+	fit = p->cache_bytes / p->least_slot_bytes;
 	p->max_pinned = (uint32_t)(fit < all ? fit : all);
 	return OD_OK;
+}
+
+static void measure_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o)
+{
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		p->buf_bytes[i] = od_pack_buf_bytes(o->pack, (enum od_expert_buf)i);
+	p->least_slot_bytes = UINT64_MAX;
+	for (uint32_t m = 0; m < od_pack_config(o->pack)->n_moe; m++) {
+		const uint64_t bytes = o->layer[m].bytes[OD_CACHE_F];
+
+		p->slot_bytes = bytes > p->slot_bytes ? bytes : p->slot_bytes;
+		p->least_slot_bytes = bytes < p->least_slot_bytes ? bytes : p->least_slot_bytes;
+	}
+}
+
+/* Where layers differ in size, more slots hold smaller experts, unless their number was asked for, or a cache keeps
+ * what a worker has memory for. */
+static void add_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o)
+{
+	p->slots_bytes = p->n_slots * p->slot_bytes;
+	if (o->slots == 0 && o->cache_mib == 0) {
+		const uint64_t most = p->slots_bytes / p->least_slot_bytes;
+
+		p->n_slots = (unsigned)(most < OD_MAX_SLOTS ? most : OD_MAX_SLOTS);
+	}
 }
 
 int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err)
@@ -106,18 +134,18 @@ int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, 
 	int rc;
 
 	*p = (struct odw_memory_plan){ .slot = own };
-	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
-		p->buf_bytes[i] = od_pack_buf_bytes(o->pack, (enum od_expert_buf)i);
-	p->sizes = od_expert_cache_sizes(o->pack, o->device, o->form);
-	if (o->cache_mib > 0 && p->sizes.pools != OD_CACHE_POOL(OD_CACHE_F)) /* it keeps chunks, too */
+	measure_slots(p, o);
+	if (o->cache_mib > 0 && o->layer[0].pools != OD_CACHE_POOL(OD_CACHE_F)) /* it keeps chunks, too */
 		p->slot |= OD_SET_STORED;
-	p->slot_bytes = od_expert_bufs_memory(o->device, p->slot, own, p->buf_bytes); /* own buffers have no stages */
-	kept_bytes = od_expert_bufs_memory(o->device, p->slot, p->slot & ~own, p->buf_bytes);
+	kept_bytes = od_expert_bufs_memory(o->device, p->slot, p->slot & ~own, p->buf_bytes, p->buf_bytes);
 	rc = od_loader_bytes(&loads, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
 	fixed = loads + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0);
 	if (rc == OD_OK)
 		rc = plan_slots(p, o, fixed, kept_bytes, err);
-	if (rc == OD_OK) /* as BF16, half of the load threads' memory is stages on the host; as planes all */
-		fit_free(p, o, fixed, o->form == OD_FORM_PLAIN ? loads / 2 : 0);
-	return rc == OD_OK && o->cache_mib > 0 ? plan_cache(p, o, p->n_slots * kept_bytes, err) : rc;
+	if (rc != OD_OK)
+		return rc;
+	/* as BF16, half of the load threads' memory is stages on the host; as planes all */
+	fit_free(p, o, fixed, o->form == OD_FORM_PLAIN ? loads / 2 : 0);
+	add_slots(p, o);
+	return o->cache_mib > 0 ? plan_cache(p, o, p->n_slots * kept_bytes, err) : rc;
 }

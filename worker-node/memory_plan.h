@@ -12,6 +12,7 @@ struct odw_memory_opts {
 	const struct od_pack *pack;
 	const struct od_device *device; /* holds the slots */
 	enum od_form form;
+	const struct od_cache_sizes *layer; /* [n_moe], of od_expert_cache_sizes for this form */
 	uint64_t limit_bytes;
 	uint64_t slots; /* --slots; 0: as many as fit */
 	uint64_t cache_mib; /* 0: no cache */
@@ -21,17 +22,28 @@ struct odw_memory_opts {
 };
 
 struct odw_memory_plan {
+	/* As many slots as there can be: so many of the largest experts fit into slots_bytes, and more of smaller ones
+	 * (odw_memory_slots, n_slots). */
 	unsigned n_slots;
+	uint64_t slots_bytes; /* all slots together take so much at most */
 	unsigned slot; /* the buffers of a slot: a set of 1 << enum od_expert_buf */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS]; /* one buffer of each kind */
-	uint64_t slot_bytes; /* a slot without the buffers that only a cache needs */
-	struct od_cache_sizes sizes; /* an expert in each cache state */
+	/* The largest expert in a slot, and the smallest, without the buffers that only a cache needs. */
+	uint64_t slot_bytes, least_slot_bytes;
 	uint64_t need_bytes; /* the whole plan, by the limit's count */
 	/* Memory taken beside slots and cache, on a device with memory of its own. */
 	uint64_t beside_bytes;
 	uint64_t cache_bytes; /* budget for cached data outside slots */
 	uint32_t max_pinned; /* limit of slots that the cache pins, in addition to n_slots */
 };
+
+/* Slots that there are for experts of any layer. */
+static inline unsigned odw_memory_slots(const struct odw_memory_plan *p)
+{
+	const uint64_t n = p->slots_bytes / p->slot_bytes;
+
+	return n < p->n_slots ? (unsigned)n : p->n_slots;
+}
 
 /* OD_ERR_NOMEM: the limit is too small; err names the bytes needed. */
 OD_MUST_CHECK int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err);

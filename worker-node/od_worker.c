@@ -15,6 +15,7 @@
 #include "common/net/hosts.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/pack_layout.h"
+#include "common/residency/cache_costs.h"
 #include "common/residency/cache_planner.h"
 #include "common/residency/read_mode.h"
 #include "common/residency/loader.h"
@@ -65,6 +66,8 @@ struct worker_daemon {
 	enum od_form form;
 	struct odw_memory_plan memory;
 	struct od_expert_bufs *bufs;
+	struct od_cache_sizes *sizes; /* [n_moe] */
+	uint64_t *slot_bytes; /* [n_moe] */
 	struct od_expert_cache *cache; /* NULL: none, and no planner */
 	struct od_cache_planner_opts plan;
 	struct od_cache_planner *planner;
@@ -136,7 +139,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 	w->session.max_rows = hello->max_rows < most ? hello->max_rows : most;
 	welcome->kernel_class = (char *)od_device_kernel_class(w->device, w->session.profile);
 	welcome->backend = (char *)od_device_name(w->device);
-	welcome->slots = w->memory.n_slots;
+	welcome->slots = odw_memory_slots(&w->memory);
 	welcome->memory_bytes = w->opt.memory_bytes;
 	welcome->threads = (uint32_t)w->opt.common.threads;
 	welcome->spool = od_pack_is_spool(w->pack);
@@ -370,8 +373,14 @@ static void say_memory(const struct worker_daemon *w)
 	const uint64_t have = od_device_free_bytes(w->device);
 	char a[32], b[32];
 
-	od_log(OD_LOG_INFO, "%u slot%s of %s (%s) within %s", m->n_slots, m->n_slots > 1 ? "s" : "",
-	       od_format_bytes(m->slot_bytes, a, sizeof(a)), od_form_names[w->form],
+	const unsigned n = odw_memory_slots(m);
+	char more[80] = "";
+
+	if (m->n_slots > n)
+		snprintf(more, sizeof(more), ", or %u of %s, the smallest layers' experts,", m->n_slots,
+			 od_format_bytes(m->least_slot_bytes, a, sizeof(a)));
+	od_log(OD_LOG_INFO, "%u slot%s of %s (%s)%s within %s", n, n > 1 ? "s" : "",
+	       od_format_bytes(m->slot_bytes, a, sizeof(a)), od_form_names[w->form], more,
 	       od_format_bytes(w->opt.memory_bytes, b, sizeof(b)));
 	if (have > 0 && !od_device_has_memory(w->device) && m->need_bytes > have)
 		od_log(OD_LOG_WARN,
@@ -380,27 +389,57 @@ static void say_memory(const struct worker_daemon *w)
 		       od_format_bytes(m->need_bytes, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)));
 }
 
+/* Memory of each layer's experts, in slots and in a cache. */
+static int make_sizes(struct worker_daemon *w, struct od_err *err)
+{
+	const uint32_t n_moe = w->cfg->n_moe;
+
+	w->sizes = calloc(n_moe, sizeof(*w->sizes));
+	w->slot_bytes = calloc(n_moe, sizeof(*w->slot_bytes));
+	if (w->sizes == NULL || w->slot_bytes == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "sizes of %u layers", n_moe);
+	od_expert_cache_sizes(w->pack, w->device, w->form, w->sizes);
+	for (uint32_t m = 0; m < n_moe; m++)
+		w->slot_bytes[m] = w->sizes[m].bytes[OD_CACHE_F];
+	return OD_OK;
+}
+
+static int make_bufs(struct worker_daemon *w, struct od_err *err)
+{
+	struct od_expert_bufs_opts o = { .device = w->device,
+					 .slot = w->memory.slot,
+					 .layer = od_pack_layer_sizes(w->pack),
+					 .n_moe = w->cfg->n_moe,
+					 .limit_bytes = w->memory.slots_bytes + (w->opt.cache_mib << 20) };
+
+	memcpy(o.bytes, w->memory.buf_bytes, sizeof(o.bytes));
+	return od_expert_bufs_new(&w->bufs, &o, err);
+}
+
 /* Buffers of experts, and the tables of a cache of them. */
 static int make_memory(struct worker_daemon *w, struct od_err *err)
 {
-	const struct odw_memory_opts opts = { .pack = w->pack,
-					      .device = w->device,
-					      .form = w->form,
-					      .limit_bytes = w->opt.memory_bytes,
-					      .slots = w->opt.slots,
-					      .cache_mib = w->opt.cache_mib,
-					      .policy = (enum od_cache_policy)w->opt.cache_policy,
-					      .n_readers = (unsigned)w->opt.read_threads,
-					      .n_inflaters = (unsigned)w->opt.load_threads,
-					      .pulls = w->puller != NULL };
+	struct odw_memory_opts opts = { .pack = w->pack,
+					.device = w->device,
+					.form = w->form,
+					.limit_bytes = w->opt.memory_bytes,
+					.slots = w->opt.slots,
+					.cache_mib = w->opt.cache_mib,
+					.policy = (enum od_cache_policy)w->opt.cache_policy,
+					.n_readers = (unsigned)w->opt.read_threads,
+					.n_inflaters = (unsigned)w->opt.load_threads,
+					.pulls = w->puller != NULL };
 	const uint64_t all = (uint64_t)w->cfg->n_moe * w->cfg->n_experts;
 	struct odw_memory_plan *m = &w->memory;
 	const struct od_cache_plan none = { 0 };
 	size_t n[OD_N_EXPERT_BUFS];
-	int rc = odw_memory_plan(m, &opts, err);
+	int rc = make_sizes(w, err);
 
+	opts.layer = w->sizes;
 	if (rc == OD_OK)
-		rc = od_expert_bufs_new(&w->bufs, w->device, m->slot, m->buf_bytes, err);
+		rc = odw_memory_plan(m, &opts, err);
+	if (rc == OD_OK)
+		rc = make_bufs(w, err);
 	if (rc != OD_OK)
 		return rc;
 	say_memory(w);
@@ -410,7 +449,7 @@ static int make_memory(struct worker_daemon *w, struct od_err *err)
 						  .n_slots = m->n_slots,
 						  .n_experts = w->cfg->n_experts,
 						  .policy = opts.policy,
-						  .sizes = m->sizes,
+						  .layer = w->sizes,
 						  .budget_bytes = m->cache_bytes };
 	od_cache_planner_bufs(&w->plan, &none, n);
 	rc = od_expert_bufs_grow(w->bufs, n, err);
@@ -439,9 +478,13 @@ static void free_memory(struct worker_daemon *w)
 	od_expert_cache_free(w->cache);
 	od_expert_bufs_free(w->bufs);
 	free(w->cached);
+	free(w->sizes);
+	free(w->slot_bytes);
 	w->cache = NULL;
 	w->bufs = NULL;
 	w->cached = NULL;
+	w->sizes = NULL;
+	w->slot_bytes = NULL;
 }
 
 /* Whether a GPU has room for what is made after the slots. */
@@ -497,9 +540,9 @@ static int choose_read_mode(const struct worker_daemon *w, struct od_err *err)
 	bool direct;
 	int rc;
 
-	od_expert_bufs_fill(w->bufs, &mem);
+	od_expert_bufs_fill(w->bufs, 0, &mem);
 	rc = od_read_mode_choose(&direct, &o, err);
-	od_expert_bufs_put(w->bufs, &mem, ~0u);
+	od_expert_bufs_put(w->bufs, 0, &mem, ~0u);
 	if (rc == OD_OK && !direct && w->opt.read_mode == OD_READ_DIRECT)
 		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s",
 		       why_not_direct(w));
@@ -522,6 +565,8 @@ static int open_memory(struct worker_daemon *w, struct od_err *err)
 	int rc = choose_device(w, err);
 
 	opts.n_slots = w->memory.n_slots;
+	opts.slot_bytes = w->slot_bytes;
+	opts.slots_bytes = w->memory.slots_bytes;
 	opts.bufs = w->bufs;
 	opts.cache = w->cache;
 	opts.max_pinned = w->memory.max_pinned;

@@ -81,6 +81,22 @@ void od_unmap(void *p, size_t bytes)
 		munmap(p, od_map_bytes(bytes));
 }
 
+uint64_t od_map_used_bytes(uint64_t bytes, uint64_t used)
+{
+	const uint64_t all = od_map_bytes(bytes),
+		       some = od_map_bytes(used) + (bytes >= HUGE_FROM_BYTES ? HUGE_PAGE_BYTES : 0);
+
+	return used == 0 ? 0 : some < all ? some : all;
+}
+
+void od_map_release(void *p, uint64_t bytes, uint64_t used)
+{
+	const uint64_t from = od_map_used_bytes(bytes, used), to = od_map_bytes(bytes);
+
+	if (from < to)
+		madvise((char *)p + from, to - from, MADV_DONTNEED);
+}
+
 static uint64_t read_kib_field(const char *path, const char *field)
 {
 	char line[256];

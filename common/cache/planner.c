@@ -197,6 +197,29 @@ int od_cache_plan_make(struct od_cache_plan *out, const struct od_cache_plan_opt
 	return rc;
 }
 
+static uint64_t plan_bytes(const struct od_cache_plan *plan, const struct od_cache_sizes *layer, uint32_t step)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < plan->n_moe; i++)
+		for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++)
+			bytes += od_cache_plan_capacity(plan, i, (enum od_cache_state)pool) *
+				 layer[(size_t)i * step].bytes[pool];
+	return bytes;
+}
+
+void od_cache_plan_fit(struct od_cache_plan *plan, const struct od_cache_sizes *layer, uint32_t step,
+		       uint64_t budget_bytes)
+{
+	while (plan_bytes(plan, layer, step) > budget_bytes) {
+		unsigned pool = OD_CACHE_STATES - 1;
+
+		while (plan->experts[pool] == 0)
+			pool--;
+		plan->experts[pool]--;
+	}
+}
+
 int od_cache_plan_value(struct od_cache_plan *plan, const struct od_cache_plan_opts *o, struct od_err *err)
 {
 	struct planner p;

@@ -44,6 +44,11 @@ OD_MUST_CHECK int od_cache_plan_make(struct od_cache_plan *out, const struct od_
 OD_MUST_CHECK int od_cache_plan_value(struct od_cache_plan *plan, const struct od_cache_plan_opts *o,
 				      struct od_err *err);
 
+/* Takes experts out, from the coldest pool on, until the plan's bytes are within the budget. layer[i * step]: sizes of
+ * layer i: where layers differ, a plan made with their mean may give the larger ones more than their share. */
+void od_cache_plan_fit(struct od_cache_plan *plan, const struct od_cache_sizes *layer, uint32_t step,
+		       uint64_t budget_bytes);
+
 /* A layer's capacity in a pool. Its entries, pool after pool, go round the layers, each pool continuing where
  * the previous one ended, so that the totals of two layers differ by at most one. */
 static inline uint32_t od_cache_plan_capacity(const struct od_cache_plan *p, uint32_t layer, enum od_cache_state pool)

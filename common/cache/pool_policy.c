@@ -21,8 +21,12 @@ int odc_check(const struct od_cache_opts *o, struct od_err *err)
 		return od_fail(err, OD_ERR_RANGE, "cache of %u layers of %u experts", o->n_moe, o->n_experts);
 	if (o->policy == OD_CACHE_RANK && o->plan.n_moe != o->n_moe)
 		return od_fail(err, OD_ERR_RANGE, "cache of %u layers, its plan has %u", o->n_moe, o->plan.n_moe);
-	if (o->policy != OD_CACHE_RANK && (o->expert_bytes == 0 || o->state >= OD_CACHE_STATES))
-		return od_fail(err, OD_ERR_RANGE, "cache %s: an expert of no bytes", od_cache_policy_names[o->policy]);
+	if (o->policy == OD_CACHE_RANK)
+		return OD_OK;
+	for (uint32_t i = 0; i < o->n_moe; i++)
+		if (cache_layer_bytes(o, i) == 0 || o->state >= OD_CACHE_STATES)
+			return od_fail(err, OD_ERR_RANGE, "cache %s: an expert of no bytes",
+				       od_cache_policy_names[o->policy]);
 	return OD_OK;
 }
 
@@ -33,6 +37,7 @@ int odc_open(struct od_cache **out, struct od_cache *c, const struct od_cache_op
 	*out = NULL;
 	if (c != NULL) {
 		c->opt = *o;
+		c->opt.layer_bytes = NULL; /* the caller's */
 		c->state = malloc(n);
 		c->change = calloc(n + 1, sizeof(*c->change));
 	}

@@ -30,6 +30,8 @@ struct od_cache_opts {
 	struct od_cache_plan plan; /* rank: its pools; n_moe as above */
 	bool full_is_stored; /* rank: F is the stored bytes (planes), so that it can shrink to S or E */
 	uint64_t budget_bytes, expert_bytes; /* LRU and LFU: expert_bytes is the size in `state` */
+	/* LRU and LFU: [n_moe], the size in `state` by layer, used instead. NULL: all layers have the same. Copied */
+	const uint64_t *layer_bytes;
 	enum od_cache_state state;
 };
 

@@ -32,7 +32,13 @@ static inline size_t cache_id(const struct od_cache *c, uint32_t layer, uint32_t
 	return (size_t)layer * c->opt.n_experts + expert;
 }
 
-/* The number of experts that LRU and LFU can keep. */
+/* LRU and LFU: the size of an expert. */
+static inline uint64_t cache_layer_bytes(const struct od_cache_opts *o, uint32_t layer)
+{
+	return o->layer_bytes != NULL ? o->layer_bytes[layer] : o->expert_bytes;
+}
+
+/* The number of experts that fit, if all layers have the same size. */
 static inline uint32_t cache_capacity(const struct od_cache_opts *o)
 {
 	uint64_t all = (uint64_t)o->n_moe * o->n_experts, fit = o->budget_bytes / o->expert_bytes;

@@ -9,8 +9,10 @@ struct key {
 
 struct queue_cache {
 	struct od_cache base;
-	uint32_t capacity, n;
-	uint32_t *heap; /* [capacity] ids, the least key first */
+	uint64_t *layer_bytes; /* [n_moe] */
+	uint64_t kept_bytes;
+	uint32_t n;
+	uint32_t *heap; /* [n] ids, the least key first */
 	uint32_t *at; /* [n_moe * n_experts] where in heap, of those that are kept */
 	struct key *key;
 	uint64_t *count; /* uses, kept or not */
@@ -48,10 +50,16 @@ static void settle(struct queue_cache *q, uint32_t at, uint32_t id)
 	put(q, at, id);
 }
 
+static uint64_t bytes_of(const struct queue_cache *q, uint32_t id)
+{
+	return q->layer_bytes[id / q->base.opt.n_experts];
+}
+
 static void take_out(struct queue_cache *q, uint32_t id)
 {
 	uint32_t at = q->at[id], last = q->heap[--q->n];
 
+	q->kept_bytes -= bytes_of(q, id);
 	if (at < q->n)
 		settle(q, at, last);
 }
@@ -68,15 +76,16 @@ static void use(struct od_cache *c, uint32_t layer, uint32_t expert)
 	q->key[id] = (struct key){ c->opt.policy == OD_CACHE_LFU ? q->count[id] : 0, q->clock };
 	if (is_kept) {
 		settle(q, q->at[id], id);
-	} else if (q->capacity == 0) {
+	} else if (bytes_of(q, id) > c->opt.budget_bytes) {
 		to = OD_CACHE_NONE;
 	} else {
-		if (q->n == q->capacity) {
+		while (q->kept_bytes + bytes_of(q, id) > c->opt.budget_bytes) {
 			uint32_t out = q->heap[0];
 
 			take_out(q, out);
 			cache_set(c, out, OD_CACHE_NONE);
 		}
+		q->kept_bytes += bytes_of(q, id);
 		q->n++;
 		settle(q, q->n - 1, id);
 	}
@@ -92,6 +101,7 @@ static void free_queue(struct od_cache *c)
 {
 	struct queue_cache *q = (struct queue_cache *)c;
 
+	free(q->layer_bytes);
 	free(q->heap);
 	free(q->at);
 	free(q->key);
@@ -106,15 +116,17 @@ struct od_cache *odc_queue_new(const struct od_cache_opts *o)
 	if (q == NULL)
 		return NULL;
 	q->base = (struct od_cache){ .use = use, .forget = forget, .free = free_queue };
-	q->capacity = cache_capacity(o);
-	q->heap = calloc((size_t)q->capacity + 1, sizeof(*q->heap));
+	q->layer_bytes = calloc(o->n_moe, sizeof(*q->layer_bytes));
+	q->heap = calloc(n, sizeof(*q->heap));
 	q->at = calloc(n, sizeof(*q->at));
 	q->key = calloc(n, sizeof(*q->key));
 	q->count = calloc(n, sizeof(*q->count));
-	if (q->heap == NULL || q->at == NULL || q->key == NULL || q->count == NULL) {
+	if (q->layer_bytes == NULL || q->heap == NULL || q->at == NULL || q->key == NULL || q->count == NULL) {
 		free_queue(&q->base);
 		free(q);
 		return NULL;
 	}
+	for (uint32_t i = 0; i < o->n_moe; i++)
+		q->layer_bytes[i] = cache_layer_bytes(o, i);
 	return &q->base;
 }

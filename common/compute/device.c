@@ -50,6 +50,22 @@ uint64_t od_buf_memory(const struct od_device *d, uint64_t bytes)
 	return d == NULL || d->shares ? n : in_pages(d, n);
 }
 
+bool od_device_releases(const struct od_device *d)
+{
+	return d == NULL || d->ops->buf_release != NULL;
+}
+
+uint64_t od_buf_used_memory(const struct od_device *d, uint64_t bytes, uint64_t used)
+{
+	return od_device_releases(d) ? od_map_used_bytes(bytes, used) : od_buf_memory(d, bytes);
+}
+
+void od_buf_release(struct od_buf *b, uint64_t used)
+{
+	if (b->device->ops->buf_release != NULL)
+		b->device->ops->buf_release(b, used);
+}
+
 static uint64_t taken_by(const struct od_buf *b)
 {
 	return b->shared ? b->bytes : in_pages(b->device, b->bytes + OD_PAD_BYTES);

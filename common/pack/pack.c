@@ -104,14 +104,15 @@ static void measure_shard(struct od_pack *p, const struct od_expert_entry *e, co
 		p->shard_host_rows = larger(p->shard_host_rows, od_mat_memory_bytes(type, s->n_rows, n_in));
 }
 
-static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
+static void measure_expert(struct od_pack *p, const struct od_expert_entry *e, uint64_t layer_bytes[OD_N_EXPERT_BUFS])
 {
 	uint64_t stored = 0, raw = 0, n_out, n_in;
 
 	for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++) {
 		uint64_t bytes = od_expert_buf_bytes(&p->config, e, (enum od_expert_buf)buf);
 
-		p->buf_bytes[buf] = bytes > p->buf_bytes[buf] ? bytes : p->buf_bytes[buf];
+		p->buf_bytes[buf] = larger(p->buf_bytes[buf], bytes);
+		layer_bytes[buf] = larger(layer_bytes[buf], bytes);
 	}
 	for (uint32_t i = 0; i < e->x.n_shards; i++) {
 		const struct od_shard *s = &e->x.shard[i];
@@ -123,8 +124,8 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
 		raw += od_mat_bytes(&e->type[mat], n_in, 0, n_out);
 	}
-	p->stored_bytes = stored > p->stored_bytes ? stored : p->stored_bytes;
-	p->raw_bytes = raw > p->raw_bytes ? raw : p->raw_bytes;
+	p->stored_bytes = larger(p->stored_bytes, stored);
+	p->raw_bytes = larger(p->raw_bytes, raw);
 }
 
 int od_pack_check_dense(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
@@ -153,10 +154,14 @@ int od_pack_check_chunk(const struct od_pack *p, uint32_t m, uint32_t expert, ui
 	return od_check_xxh3(found, __atomic_load_n(&c->xxh3, __ATOMIC_RELAXED), err, "checksum");
 }
 
-void od_pack_measure(struct od_pack *p)
+int od_pack_measure(struct od_pack *p, struct od_err *err)
 {
+	p->layer = calloc((size_t)p->config.n_moe + 1, sizeof(*p->layer));
+	if (p->layer == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %u layers", p->dir, p->config.n_moe);
 	for (size_t i = 0; i < p->manifest.n_experts; i++)
-		measure_expert(p, &p->expert[i]);
+		measure_expert(p, &p->expert[i], p->layer[i / p->config.n_experts].bytes);
+	return OD_OK;
 }
 
 static int read_expert_headers(struct od_pack *p, struct od_err *err)
@@ -177,9 +182,7 @@ static int read_expert_headers(struct od_pack *p, struct od_err *err)
 		rc = read_expert_header(p, i, buf, err);
 	}
 	free(buf);
-	if (rc == OD_OK)
-		od_pack_measure(p);
-	return rc;
+	return rc == OD_OK ? od_pack_measure(p, err) : rc;
 }
 
 /* A share of a GGUF file: model.json fixes all but the checksums. An expert whose header is damaged counts as
@@ -217,9 +220,7 @@ static int read_share(struct od_pack *p, struct od_err *err)
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_experts; i++)
 		rc = read_share_expert(p, i, header, err);
 	free(header);
-	if (rc == OD_OK)
-		od_pack_measure(p);
-	return rc;
+	return rc == OD_OK ? od_pack_measure(p, err) : rc;
 }
 
 int od_pack_read_extras(struct od_pack *p, struct od_err *err)
@@ -361,6 +362,7 @@ void od_pack_close(struct od_pack *p)
 	free(p->expert);
 	free(p->has);
 	free(p->tensor);
+	free(p->layer);
 	od_manifest_fini(&p->manifest);
 	od_gguf_sums_close(p->sums);
 	od_data_fini(&p->dense);

@@ -34,6 +34,7 @@ struct od_pack {
 	_Atomic uint64_t n_changes; /* a spool's: experts that came or went */
 	atomic_bool *has; /* a spool's [n_moe][n_experts]: the expert is complete; NULL: all are */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS], stored_bytes, raw_bytes; /* the largest expert's */
+	struct od_buf_sizes *layer; /* [n_moe]: the largest buffers of each layer's experts */
 	/* Maxima over all shards: weights; SM bytes; SM bytes of types not merged in place; bytes in memory of types
 	 * that the host merges. */
 	uint64_t shard_exponents, shard_sm, shard_apart_sm, shard_host_rows;
@@ -41,8 +42,8 @@ struct od_pack {
 
 /* Finds the tokeniser and reads generation_config.json in the folder. */
 OD_MUST_CHECK int od_pack_read_extras(struct od_pack *p, struct od_err *err);
-/* Computes the sizes of the largest expert and shard, from all entries. */
-void od_pack_measure(struct od_pack *p);
+/* Computes the sizes of the largest expert and shard, and of each layer's largest, from all entries. */
+OD_MUST_CHECK int od_pack_measure(struct od_pack *p, struct od_err *err);
 
 const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert);
 /* The experts of this process's layers are entries [*first, *first + n). Returns n. */

@@ -34,20 +34,50 @@ struct od_cache_cost od_expert_cache_cost(const struct od_pack *pack, const stru
 				       .inflaters = costs->n_inflaters };
 }
 
-struct od_cache_sizes od_expert_cache_sizes(const struct od_pack *pack, const struct od_device *d, enum od_form form)
+/* used: the bytes in each buffer. no_sm: of any expert. */
+static struct od_cache_sizes sizes_of(const struct od_pack *pack, const struct od_device *d, enum od_form form,
+				      const uint64_t used[OD_N_EXPERT_BUFS], bool no_sm)
 {
 	uint64_t bytes[OD_N_EXPERT_BUFS];
-	double sm, e;
 
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
 		bytes[i] = od_expert_buf_memory(d, od_form_bufs(form), (enum od_expert_buf)i,
-						od_pack_buf_bytes(pack, (enum od_expert_buf)i));
-	stored_bytes(pack, &sm, &e);
+						od_pack_buf_bytes(pack, (enum od_expert_buf)i), used[i]);
 	if (od_pack_buf_bytes(pack, OD_BUF_E) == 0)
 		bytes[OD_BUF_SM] = bytes[OD_BUF_E] = 0; /* there are no chunks: no buffer is made for them */
-	if (sm == 0) { /* the empty buffer is there, and goes wherever the other one does */
+	if (no_sm) { /* the empty buffer is there, and goes wherever the other one does */
 		bytes[OD_BUF_E] += bytes[OD_BUF_SM];
 		bytes[OD_BUF_SM] = 0;
 	}
 	return od_cache_sizes_of(bytes[OD_BUF_SM], bytes[OD_BUF_E], bytes[OD_BUF_PLAIN], form == OD_FORM_PLANES);
+}
+
+void od_expert_cache_sizes(const struct od_pack *pack, const struct od_device *d, enum od_form form,
+			   struct od_cache_sizes *layer)
+{
+	const struct od_buf_sizes *used = od_pack_layer_sizes(pack);
+	uint64_t largest[OD_N_EXPERT_BUFS];
+	double sm, e;
+	unsigned pools;
+
+	stored_bytes(pack, &sm, &e);
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		largest[i] = od_pack_buf_bytes(pack, (enum od_expert_buf)i);
+	pools = sizes_of(pack, d, form, largest, sm == 0).pools;
+	for (uint32_t m = 0; m < od_pack_config(pack)->n_moe; m++) {
+		layer[m] = sizes_of(pack, d, form, used[m].bytes, sm == 0);
+		layer[m].pools = pools;
+	}
+}
+
+struct od_cache_sizes od_cache_sizes_mean(const struct od_cache_sizes *layer, uint32_t n, uint32_t step)
+{
+	struct od_cache_sizes mean = { .pools = layer->pools };
+
+	for (unsigned i = 0; i < OD_CACHE_STATES; i++) {
+		for (uint32_t at = 0; at < n; at++)
+			mean.bytes[i] += layer[(size_t)at * step].bytes[i];
+		mean.bytes[i] = (mean.bytes[i] + n - 1) / n;
+	}
+	return mean;
 }

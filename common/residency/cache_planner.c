@@ -48,6 +48,21 @@ static struct od_cache_cost cost_of_loads(const struct od_cache_planner_opts *o)
 	return od_expert_cache_cost(o->pack, &c);
 }
 
+/* LRU and LFU keep what fits in bytes: so many at most. */
+static uint32_t most_full(const struct od_cache_planner_opts *o, const struct od_expert_cache_uses *u)
+{
+	const uint64_t all = (uint64_t)u->n_moe * o->n_experts;
+	uint64_t least = UINT64_MAX, fit;
+
+	for (uint32_t i = 0; i < u->n_moe; i++) {
+		const uint64_t bytes = o->layer[u->first + i * u->step].bytes[OD_CACHE_F];
+
+		least = bytes < least ? bytes : least;
+	}
+	fit = o->budget_bytes / least;
+	return (uint32_t)(fit < all ? fit : all);
+}
+
 static int make_plan(const struct od_cache_planner_opts *o, const struct od_expert_cache_uses *u,
 		     struct od_cache_plan *plan, struct od_err *err)
 {
@@ -57,35 +72,46 @@ static int make_plan(const struct od_cache_planner_opts *o, const struct od_expe
 		.inclusion = u->inclusion,
 		.k = u->k,
 		.budget_bytes = o->budget_bytes,
-		.sizes = o->sizes,
+		.sizes = od_cache_sizes_mean(&o->layer[u->first], u->n_moe, u->step),
 		.cost = cost_of_loads(o),
 	};
-	const uint64_t all = (uint64_t)u->n_moe * o->n_experts, fit = o->budget_bytes / o->sizes.bytes[OD_CACHE_F];
+	int rc = OD_OK;
 
 	*plan = (struct od_cache_plan){ .n_moe = u->n_moe };
-	if (o->policy == OD_CACHE_RANK)
-		return od_cache_plan_make(plan, &opts, err);
-	plan->experts[OD_CACHE_F] = (uint32_t)(fit < all ? fit : all);
-	return OD_OK;
+	if (o->policy != OD_CACHE_RANK) {
+		plan->experts[OD_CACHE_F] = most_full(o, u);
+		return OD_OK;
+	}
+	rc = od_cache_plan_make(plan, &opts, err);
+	if (rc == OD_OK)
+		od_cache_plan_fit(plan, &o->layer[u->first], u->step, o->budget_bytes);
+	return rc;
 }
 
 /* The policy, keeping nothing yet. */
 static int begin_cache(const struct od_cache_planner_opts *o, const struct od_expert_cache_uses *u,
 		       const struct od_cache_plan *plan, struct od_err *err)
 {
+	uint64_t *bytes = calloc(u->n_moe, sizeof(*bytes));
 	const struct od_cache_opts opts = {
 		.policy = o->policy,
 		.n_moe = u->n_moe,
 		.n_experts = o->n_experts,
 		.plan = *plan,
 		.full_is_stored = !is_plain(o),
-		.budget_bytes = plan->experts[OD_CACHE_F] * o->sizes.bytes[OD_CACHE_F],
-		.expert_bytes = o->sizes.bytes[OD_CACHE_F],
+		.budget_bytes = o->budget_bytes,
+		.layer_bytes = bytes,
 		.state = OD_CACHE_F,
 	};
 	struct od_cache *policy;
-	int rc = od_cache_new(&policy, &opts, err);
+	int rc;
 
+	if (bytes == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cache of %u layers", u->n_moe);
+	for (uint32_t i = 0; i < u->n_moe; i++)
+		bytes[i] = o->layer[u->first + i * u->step].bytes[OD_CACHE_F];
+	rc = od_cache_new(&policy, &opts, err);
+	free(bytes);
 	if (rc == OD_OK && !od_schedule_begin_cache(o->schedule, u->place, policy))
 		od_cache_free(policy);
 	return rc;

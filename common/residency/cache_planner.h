@@ -22,7 +22,7 @@ struct od_cache_planner_opts {
 	unsigned n_slots;
 	uint32_t n_experts;
 	enum od_cache_policy policy;
-	struct od_cache_sizes sizes; /* memory of an expert in each state */
+	const struct od_cache_sizes *layer; /* [n_moe of the model]: memory of an expert in each state */
 	uint64_t budget_bytes; /* limit of the pools; cached data in the n_slots slots is not counted */
 };
 

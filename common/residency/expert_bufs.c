@@ -4,51 +4,103 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
-struct kind {
+/* A buffer that is not in use. */
+struct spare {
+	struct od_buf *buf;
+	uint64_t memory; /* 0: nothing was ever written, or all was released */
+};
+
+struct buf_kind {
 	uint64_t bytes;
 	size_t n, n_free, most; /* there, not in use, and how many there shall be */
 	struct od_buf **all; /* [n] */
-	struct od_buf **free; /* [n_free]; the last one put back is the next one taken, its pages being there */
+	/* [n_free]: first those without memory, then in order of their return. The last one of the right size is the
+	 * next one taken: its pages are there, and in the CPU's caches. */
+	struct spare *free;
+	uint64_t *layer_bytes; /* [n_layers]: that an expert of the layer needs */
+	uint64_t *layer_memory; /* [n_layers]: of a buffer that holds one; without its stage */
 };
 
 struct od_expert_bufs {
 	pthread_mutex_t lock;
 	struct od_device *device;
 	unsigned slot;
-	struct kind kind[OD_N_EXPERT_BUFS];
+	uint64_t limit_bytes; /* UINT64_MAX: none */
+	uint64_t taken_bytes; /* sum over all buffers */
+	uint32_t n_layers; /* 1: all are alike */
+	struct buf_kind kind[OD_N_EXPERT_BUFS];
 };
 
-uint64_t od_expert_buf_memory(const struct od_device *d, unsigned slot, enum od_expert_buf kind, uint64_t bytes)
+/* Sizes go in steps of a sixteenth of the largest, so that experts of nearly the same size can follow each other in a
+ * buffer: compressed layers differ by a few pages. */
+#define SIZE_STEPS 16
+
+static uint64_t in_steps(uint64_t bytes, uint64_t used)
+{
+	const uint64_t step = bytes / SIZE_STEPS + 1, rounded = (used + step - 1) / step * step;
+
+	return rounded < bytes ? rounded : bytes;
+}
+
+uint64_t od_expert_buf_memory(const struct od_device *d, unsigned slot, enum od_expert_buf kind, uint64_t bytes,
+			      uint64_t used)
 {
 	const bool has_stage = d != NULL && !od_device_shares(d) && od_expert_bufs_staged(slot, kind);
 
-	return od_buf_memory(d, bytes) + (has_stage ? od_map_bytes(bytes) : 0);
+	return od_buf_used_memory(d, bytes, in_steps(bytes, used)) + (has_stage ? od_map_bytes(bytes) : 0);
 }
 
 uint64_t od_expert_bufs_memory(const struct od_device *d, unsigned slot, unsigned which,
-			       const uint64_t bytes[OD_N_EXPERT_BUFS])
+			       const uint64_t bytes[OD_N_EXPERT_BUFS], const uint64_t used[OD_N_EXPERT_BUFS])
 {
 	uint64_t sum = 0;
 
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
-		sum += (which & 1u << i) != 0 ? od_expert_buf_memory(d, slot, (enum od_expert_buf)i, bytes[i]) : 0;
+		sum += (which & 1u << i) != 0 ?
+			       od_expert_buf_memory(d, slot, (enum od_expert_buf)i, bytes[i], used[i]) :
+			       0;
 	return sum;
 }
 
-int od_expert_bufs_new(struct od_expert_bufs **out, struct od_device *d, unsigned slot,
-		       const uint64_t bytes[OD_N_EXPERT_BUFS], struct od_err *err)
+static int measure_layers(struct od_expert_bufs *b, const struct od_expert_bufs_opts *o, struct od_err *err)
+{
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
+		struct buf_kind *k = &b->kind[i];
+
+		k->bytes = o->bytes[i];
+		k->layer_bytes = calloc(b->n_layers, sizeof(*k->layer_bytes));
+		k->layer_memory = calloc(b->n_layers, sizeof(*k->layer_memory));
+		if (k->layer_bytes == NULL || k->layer_memory == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "buffers of the experts of %u layers", b->n_layers);
+		for (uint32_t m = 0; m < b->n_layers; m++) {
+			k->layer_bytes[m] = o->layer != NULL ? in_steps(k->bytes, o->layer[m].bytes[i]) : k->bytes;
+			k->layer_memory[m] = od_buf_used_memory(o->device, k->bytes, k->layer_bytes[m]);
+		}
+	}
+	return OD_OK;
+}
+
+int od_expert_bufs_new(struct od_expert_bufs **out, const struct od_expert_bufs_opts *o, struct od_err *err)
 {
 	struct od_expert_bufs *b = calloc(1, sizeof(*b));
+	int rc;
 
-	*out = b;
+	*out = NULL;
 	if (b == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "buffers of experts");
 	pthread_mutex_init(&b->lock, NULL);
-	b->device = d;
-	b->slot = slot;
-	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
-		b->kind[i].bytes = bytes[i];
+	b->device = o->device;
+	b->slot = o->slot;
+	b->n_layers = o->layer != NULL ? o->n_moe : 1;
+	b->limit_bytes = o->limit_bytes > 0 && od_device_releases(o->device) ? o->limit_bytes : UINT64_MAX;
+	rc = measure_layers(b, o, err);
+	if (rc != OD_OK) {
+		od_expert_bufs_free(b);
+		return rc;
+	}
+	*out = b;
 	return OD_OK;
 }
 
@@ -57,30 +109,33 @@ void od_expert_bufs_free(struct od_expert_bufs *b)
 	if (b == NULL)
 		return;
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
-		struct kind *k = &b->kind[i];
+		struct buf_kind *k = &b->kind[i];
 
 		for (size_t j = 0; j < k->n; j++)
 			od_buf_free(k->all[j]);
 		free(k->all);
 		free(k->free);
+		free(k->layer_bytes);
+		free(k->layer_memory);
 	}
 	pthread_mutex_destroy(&b->lock);
 	free(b);
 }
 
 /* Under the lock: one that is more than there shall be and not in use, out of the lists; NULL: none. */
-static struct od_buf *take_surplus(struct kind *k)
+static struct od_buf *take_surplus(struct od_expert_bufs *b, struct buf_kind *k)
 {
-	struct od_buf *buf;
+	struct spare spare;
 	size_t i = 0;
 
 	if (k->n <= k->most || k->n_free == 0)
 		return NULL;
-	buf = k->free[--k->n_free];
-	while (k->all[i] != buf)
+	spare = k->free[--k->n_free];
+	while (k->all[i] != spare.buf)
 		i++;
 	k->all[i] = k->all[--k->n];
-	return buf;
+	b->taken_bytes -= spare.memory;
+	return spare.buf;
 }
 
 bool od_expert_bufs_shrink(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
@@ -89,11 +144,11 @@ bool od_expert_bufs_shrink(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_
 
 	pthread_mutex_lock(&b->lock);
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
-		struct kind *k = &b->kind[i];
+		struct buf_kind *k = &b->kind[i];
 		struct od_buf *buf;
 
 		k->most = n[i] < k->most ? n[i] : k->most;
-		while ((buf = take_surplus(k)) != NULL) {
+		while ((buf = take_surplus(b, k)) != NULL) {
 			pthread_mutex_unlock(&b->lock);
 			od_buf_free(buf);
 			pthread_mutex_lock(&b->lock);
@@ -105,9 +160,10 @@ bool od_expert_bufs_shrink(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_
 }
 
 /* Places in the lists. */
-static int make_room(struct od_expert_bufs *b, struct kind *k, size_t n, struct od_err *err)
+static int make_room(struct od_expert_bufs *b, struct buf_kind *k, size_t n, struct od_err *err)
 {
-	struct od_buf **all, **spare;
+	struct od_buf **all;
+	struct spare *spare;
 
 	pthread_mutex_lock(&b->lock);
 	all = realloc(k->all, n * sizeof(*all));
@@ -118,7 +174,16 @@ static int make_room(struct od_expert_bufs *b, struct kind *k, size_t n, struct 
 	return all != NULL && spare != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%zu buffers of experts", n);
 }
 
-static int grow(struct od_expert_bufs *b, struct kind *k, size_t n, struct od_err *err)
+static void put_first(struct buf_kind *k, struct od_buf *buf)
+{
+	const bool all_alike = k->n_free > 0 && k->free[k->n_free - 1].memory == 0; /* then the order does not matter */
+	const size_t at = all_alike ? k->n_free : 0;
+
+	memmove(&k->free[at + 1], &k->free[at], (k->n_free++ - at) * sizeof(*k->free));
+	k->free[at] = (struct spare){ buf, 0 };
+}
+
+static int grow(struct od_expert_bufs *b, struct buf_kind *k, size_t n, struct od_err *err)
 {
 	int rc = n > k->n ? make_room(b, k, n, err) : OD_OK; /* only this thread changes k->n */
 
@@ -134,7 +199,7 @@ static int grow(struct od_expert_bufs *b, struct kind *k, size_t n, struct od_er
 		}
 		pthread_mutex_lock(&b->lock);
 		k->all[k->n++] = buf;
-		k->free[k->n_free++] = buf;
+		put_first(k, buf);
 		k->most = k->n;
 		pthread_mutex_unlock(&b->lock);
 	}
@@ -150,35 +215,90 @@ int od_expert_bufs_grow(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_BUF
 	return rc;
 }
 
-void od_expert_bufs_fill(struct od_expert_bufs *b, struct od_expert_mem *mem)
+/* Takes one that held an expert of the same size if there is one, else the last one returned. */
+static struct spare take_spare(struct buf_kind *k, uint64_t memory)
+{
+	size_t at = k->n_free - 1;
+	struct spare spare;
+
+	for (size_t i = k->n_free; i-- > 0 && k->free[i].memory > 0;)
+		if (k->free[i].memory == memory) {
+			at = i;
+			break;
+		}
+	spare = k->free[at];
+	memmove(&k->free[at], &k->free[at + 1], (--k->n_free - at) * sizeof(*k->free));
+	return spare;
+}
+
+/* Releases all memory of the buffer that was returned first. False: those not in use have none. */
+static bool release_one(struct od_expert_bufs *b, struct buf_kind *k)
+{
+	size_t i = 0;
+
+	while (i < k->n_free && k->free[i].memory == 0)
+		i++;
+	if (i == k->n_free)
+		return false;
+	od_buf_release(k->free[i].buf, 0);
+	b->taken_bytes -= k->free[i].memory;
+	k->free[i].memory = 0;
+	return true;
+}
+
+static void keep_limit(struct od_expert_bufs *b)
+{
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
+		while (b->taken_bytes > b->limit_bytes && release_one(b, &b->kind[i]))
+			;
+}
+
+void od_expert_bufs_fill(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem)
 {
 	if (b == NULL)
 		return;
 	pthread_mutex_lock(&b->lock);
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
-		struct kind *k = &b->kind[i];
+		struct buf_kind *k = &b->kind[i];
+		const uint64_t memory = k->layer_memory[m % b->n_layers];
+		struct spare spare;
 
 		if ((b->slot & 1u << i) == 0 || mem->at[i].buf != NULL)
 			continue;
 		if (k->n_free == 0)
 			abort(); /* whoever counts them has miscounted */
-		mem->at[i] = od_buf_ref(k->free[--k->n_free], 0);
+		spare = take_spare(k, memory);
+		if (spare.memory > memory)
+			od_buf_release(spare.buf, k->layer_bytes[m % b->n_layers]);
+		b->taken_bytes += memory - spare.memory;
+		mem->at[i] = od_buf_ref(spare.buf, 0);
 	}
+	keep_limit(b);
 	pthread_mutex_unlock(&b->lock);
 }
 
-void od_expert_bufs_put(struct od_expert_bufs *b, struct od_expert_mem *mem, unsigned which)
+void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem, unsigned which)
 {
 	if (b == NULL)
 		return;
 	pthread_mutex_lock(&b->lock);
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
-		struct kind *k = &b->kind[i];
+		struct buf_kind *k = &b->kind[i];
 
 		if ((which & 1u << i) == 0 || mem->at[i].buf == NULL)
 			continue;
-		k->free[k->n_free++] = mem->at[i].buf;
+		k->free[k->n_free++] = (struct spare){ mem->at[i].buf, k->layer_memory[m % b->n_layers] };
 		mem->at[i] = (struct od_ref){ 0 };
 	}
 	pthread_mutex_unlock(&b->lock);
+}
+
+uint64_t od_expert_bufs_taken(struct od_expert_bufs *b)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&b->lock);
+	bytes = b->taken_bytes;
+	pthread_mutex_unlock(&b->lock);
+	return bytes;
 }

@@ -92,7 +92,7 @@ static unsigned wanted(enum od_cache_state state)
 /* Gives back buffers that the policy does not want any more. */
 static void trim(struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
-	od_expert_bufs_put(c->bufs, kept(c, m, expert), OD_SET_STORED & ~wanted(od_expert_cache_look(c, m, expert)));
+	od_expert_bufs_put(c->bufs, m, kept(c, m, expert), OD_SET_STORED & ~wanted(od_expert_cache_look(c, m, expert)));
 }
 
 static struct od_cache_changes apply(struct od_expert_cache *c, struct od_cache_changes changes)
@@ -210,6 +210,8 @@ void od_expert_cache_uses(struct od_expert_cache *c, struct od_expert_cache_uses
 	c->due = false;
 	u->place = c->place;
 	u->n_moe = c->n_own;
+	u->first = c->group;
+	u->step = c->n_groups;
 	u->begun = c->policy != NULL;
 	u->visits = c->stats.visits;
 	u->k = od_rank_stats_k(&c->stats);

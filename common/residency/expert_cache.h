@@ -54,7 +54,7 @@ void od_expert_cache_visit(struct od_expert_cache *c, uint32_t m, const uint16_t
 /* The planner's input. */
 struct od_expert_cache_uses {
 	uint64_t place; /* number of the place that it belongs to; 0: none yet */
-	uint32_t n_moe; /* layers of the own group */
+	uint32_t n_moe, first, step; /* layers of the own group: n_moe, from the first on every step-th */
 	bool begun; /* there is a policy */
 	uint64_t visits;
 	double k, *inclusion; /* [n_experts]: the caller's array */

@@ -57,6 +57,12 @@ struct slot {
 };
 TAILQ_HEAD(slot_list, slot);
 
+/* Slots and the memory of their experts, compared with n_slots and slots_bytes. */
+struct slot_use {
+	unsigned n;
+	uint64_t bytes;
+};
+
 struct od_schedule {
 	pthread_mutex_t lock;
 	pthread_cond_t to_read, to_finish; /* there may be a slice to read, or to finish; or stop */
@@ -78,8 +84,8 @@ struct od_schedule {
 	struct slot *slot; /* [n_table]: n_slots, and those that the cache can pin */
 	unsigned n_table;
 	struct slot_list free_slots, busy;
-	unsigned n_busy; /* more than n_slots when one that is asked for is no longer pinned */
-	unsigned n_draining; /* draining ones among these */
+	struct slot_use in_use; /* busy ones; more than the limits when one that is asked for is no longer pinned */
+	struct slot_use draining; /* draining ones among these */
 	uint64_t n_freed; /* slots, ever */
 	uint64_t round;
 	struct od_load_stages stages;
@@ -141,6 +147,40 @@ static int compare_entries(const struct schedule_entry *a, const struct schedule
 
 /* ---- Slots ---- */
 
+/* An expert of layer m in a slot. */
+static struct slot_use one_of(const struct od_schedule *s, uint32_t m)
+{
+	return (struct slot_use){ 1, s->opts.slot_bytes != NULL ? s->opts.slot_bytes[m] : 0 };
+}
+
+static struct slot_use plus(struct slot_use a, struct slot_use b)
+{
+	return (struct slot_use){ a.n + b.n, a.bytes + b.bytes };
+}
+
+static struct slot_use minus(struct slot_use a, struct slot_use b)
+{
+	return (struct slot_use){ a.n - b.n, a.bytes - b.bytes };
+}
+
+static bool fits(const struct od_schedule *s, struct slot_use u)
+{
+	return u.n <= s->opts.n_slots && u.bytes <= s->opts.slots_bytes;
+}
+
+/* Puts a slot into the list of busy ones, or takes it out. */
+static void make_busy(struct od_schedule *s, struct slot *slot)
+{
+	TAILQ_INSERT_TAIL(&s->busy, slot, link);
+	s->in_use = plus(s->in_use, one_of(s, slot->m));
+}
+
+static void make_idle(struct od_schedule *s, struct slot *slot)
+{
+	TAILQ_REMOVE(&s->busy, slot, link);
+	s->in_use = minus(s->in_use, one_of(s, slot->m));
+}
+
 /* The most binding claim on a slot's expert. *first is the entry that makes it urgent: the first RUN if there is one,
  * else the first of all. */
 static enum schedule_claim claim_on(struct od_schedule *s, const struct slot *slot, const struct schedule_entry **first)
@@ -165,12 +205,12 @@ static enum schedule_claim claim_on(struct od_schedule *s, const struct slot *sl
 
 static void free_slot(struct od_schedule *s, struct slot *slot)
 {
-	s->n_draining -= slot->state == OD_SLOT_DRAINING;
+	if (slot->state == OD_SLOT_DRAINING)
+		s->draining = minus(s->draining, one_of(s, slot->m));
 	if (expert_in(s, slot)->slot == 0) /* else it is being loaded elsewhere by now */
 		od_expert_cache_offer(s->opts.cache, slot->m, slot->expert, &slot->mem, slot->valid);
-	od_expert_bufs_put(s->opts.bufs, &slot->mem, ~0u); /* the buffers that the cache has not taken */
-	TAILQ_REMOVE(&s->busy, slot, link);
-	s->n_busy--;
+	od_expert_bufs_put(s->opts.bufs, slot->m, &slot->mem, ~0u); /* the buffers that the cache has not taken */
+	make_idle(s, slot);
 	*slot = (struct slot){ .state = OD_SLOT_FREE };
 	TAILQ_INSERT_HEAD(&s->free_slots, slot, link);
 	s->n_freed++;
@@ -205,19 +245,18 @@ static void evict(struct od_schedule *s, struct slot *slot)
 	}
 	/* A reader, an inflater or the engine still uses the memory; user_leaves() frees the slot. */
 	slot->state = OD_SLOT_DRAINING;
-	s->n_draining++;
+	s->draining = plus(s->draining, one_of(s, slot->m));
 }
 
 /* Plain weights are pinned without what they were made from. */
 static void pin(struct od_schedule *s, struct slot *slot)
 {
 	if (slot->mem.at[OD_BUF_PLAIN].buf != NULL)
-		od_expert_bufs_put(s->opts.bufs, &slot->mem, OD_SET_STORED);
+		od_expert_bufs_put(s->opts.bufs, slot->m, &slot->mem, OD_SET_STORED);
 	if (slot->pinned)
 		return;
 	slot->pinned = true;
-	TAILQ_REMOVE(&s->busy, slot, link);
-	s->n_busy--;
+	make_idle(s, slot);
 }
 
 /* After a change of who asks for its expert, or of how the cache wants to keep it: pinned, evicted, or neither. */
@@ -231,8 +270,7 @@ static void update_slot(struct od_schedule *s, struct slot *slot)
 	/* It is among the busy ones again before evict(), which takes it from there. */
 	if (slot->pinned) {
 		slot->pinned = false;
-		TAILQ_INSERT_TAIL(&s->busy, slot, link);
-		s->n_busy++;
+		make_busy(s, slot);
 	}
 	if (TAILQ_EMPTY(&expert_in(s, slot)->entries))
 		evict(s, slot);
@@ -338,7 +376,7 @@ static void end_items(struct od_schedule *s, struct schedule_entry *e, int code,
  * when no RUN holds a slot or will have one that drains (so nothing would ever become free). NULL: wait. */
 static struct slot *victim_for_run(struct od_schedule *s)
 {
-	bool runs_hold = s->n_draining > 0;
+	bool runs_hold = s->draining.n > 0;
 	const struct schedule_entry *worst = NULL, *first;
 	enum schedule_claim worst_claim = CLAIM_RUN;
 	struct slot *victim = NULL, *slot;
@@ -381,29 +419,55 @@ static struct slot *victim_for_want(struct od_schedule *s, const struct schedule
 	return victim;
 }
 
+/* Would `use` fit when all that the entry may displace were gone? Else nothing is: where sizes differ, an expert could
+ * lose its slot although that is not enough. */
+static bool can_fit(struct od_schedule *s, const struct schedule_entry *e, struct slot_use use)
+{
+	const struct schedule_entry *first;
+	const struct slot *slot;
+
+	if (fits(s, use))
+		return true;
+	TAILQ_FOREACH(slot, &s->busy, link)
+	{
+		enum schedule_claim claim;
+
+		if (slot->state == OD_SLOT_DRAINING)
+			continue;
+		claim = claim_on(s, slot, &first);
+		if (e->claim == CLAIM_RUN ? claim != CLAIM_RUN : claim == CLAIM_WANT && compare_layers(first, e) > 0)
+			use = minus(use, one_of(s, slot->m));
+	}
+	return fits(s, use);
+}
+
 static void begin_load(struct od_schedule *s, struct schedule_entry *e)
 {
 	struct slot *slot = TAILQ_FIRST(&s->free_slots);
 
 	TAILQ_REMOVE(&s->free_slots, slot, link);
-	TAILQ_INSERT_TAIL(&s->busy, slot, link);
-	s->n_busy++;
 	slot->state = OD_SLOT_LOADING;
 	slot->m = e->m;
+	make_busy(s, slot);
 	slot->expert = e->expert;
 	slot->prompt = e->prompt;
 	slot->valid = od_expert_cache_take(s->opts.cache, e->m, e->expert, &slot->mem);
 	slot->read = OD_SET_STORED & ~slot->valid;
-	od_expert_bufs_fill(s->opts.bufs, &slot->mem); /* after the cache: only buffers that are missing are taken */
+	od_expert_bufs_fill(s->opts.bufs, slot->m,
+			    &slot->mem); /* after the cache: only buffers that are missing are taken */
 	expert_of(s, e)->slot = (uint32_t)number_of(s, slot) + 1;
 	pthread_cond_broadcast(slot->read != 0 ? &s->to_read : &s->to_finish);
 }
 
-/* One entry without a slot gets one, or the promise of one that drains. n_promised: so many in this round. False: there
- * is nothing for it. */
-static bool give_slot(struct od_schedule *s, struct schedule_entry *e, unsigned *n_promised)
+/* One entry without a slot gets one, or the promise of what drains. promised: in this round. False: there is nothing
+ * for it. */
+static bool give_slot(struct od_schedule *s, struct schedule_entry *e, struct slot_use *promised)
 {
-	while (s->n_busy - s->n_draining + *n_promised >= s->opts.n_slots) {
+	const struct slot_use one = one_of(s, e->m);
+
+	if (!can_fit(s, e, plus(minus(s->in_use, s->draining), plus(*promised, one))))
+		return false;
+	while (!fits(s, plus(minus(s->in_use, s->draining), plus(*promised, one)))) {
 		struct slot *slot = e->claim == CLAIM_RUN ? victim_for_run(s) : victim_for_want(s, e);
 
 		if (slot == NULL)
@@ -413,10 +477,10 @@ static bool give_slot(struct od_schedule *s, struct schedule_entry *e, unsigned 
 			evict(s, slot);
 	}
 	expert_of(s, e)->round = s->round;
-	if (s->n_busy < s->opts.n_slots)
+	if (fits(s, plus(s->in_use, one)))
 		begin_load(s, e);
 	else
-		++*n_promised;
+		*promised = plus(*promised, one);
 	return true;
 }
 
@@ -424,7 +488,7 @@ static bool give_slot(struct od_schedule *s, struct schedule_entry *e, unsigned 
 static void give_slots(struct od_schedule *s)
 {
 	struct entry_list *const list[] = { &s->runs, &s->wants };
-	unsigned n_promised = 0;
+	struct slot_use promised = { 0 };
 	struct schedule_entry *e;
 
 	s->round++;
@@ -433,7 +497,7 @@ static void give_slots(struct od_schedule *s)
 		{
 			const struct schedule_expert *x = expert_of(s, e);
 
-			if (x->slot == 0 && x->round != s->round && !give_slot(s, e, &n_promised))
+			if (x->slot == 0 && x->round != s->round && !give_slot(s, e, &promised))
 				return;
 		}
 	}
@@ -1226,14 +1290,24 @@ static void init_lock(struct od_schedule *s)
 	pthread_condattr_destroy(&monotonic);
 }
 
+/* Else its RUN would never have a slot. */
+static bool largest_fits(const struct od_schedule_opts *o)
+{
+	for (uint32_t m = 0; o->slot_bytes != NULL && m < o->n_moe; m++) {
+		if (o->slot_bytes[m] > o->slots_bytes)
+			return false;
+	}
+	return true;
+}
+
 int od_schedule_new(struct od_schedule **out, const struct od_schedule_opts *opts, struct od_err *err)
 {
 	struct od_schedule *s;
 	int rc;
 
 	*out = NULL;
-	if (opts->n_slots == 0 || opts->n_slots > OD_MAX_SLOTS || opts->n_moe == 0 || opts->n_experts == 0 ||
-	    opts->n_slices == 0 || opts->n_stages == 0 || opts->n_stages > OD_MAX_LOAD_STAGES)
+	if (opts->n_slots == 0 || !largest_fits(opts) || opts->n_slots > OD_MAX_SLOTS || opts->n_moe == 0 ||
+	    opts->n_experts == 0 || opts->n_slices == 0 || opts->n_stages == 0 || opts->n_stages > OD_MAX_LOAD_STAGES)
 		return od_fail(err, OD_ERR_ARG,
 			       "schedule: %u slots for %u layers of %u experts in %u parts, %u at a time",
 			       opts->n_slots, opts->n_moe, opts->n_experts, opts->n_slices, opts->n_stages);

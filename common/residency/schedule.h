@@ -7,8 +7,10 @@
  * - A RUN evicts the last WANT in that order; a kept expert only when no RUN holds a slot, because then no slot would
  *   ever become free.
  * - A WANT evicts a WANT of a later layer or step.
- * - Slots pinned by the cache are never victims and are not counted in n_slots. So some RUN always makes progress, even
- *   with one slot.
+ * - Slots pinned by the cache are never victims and are not counted in n_slots.
+ * Slots are counted in number and in bytes, since layers may differ in size. Nothing is evicted for an entry that would
+ * not fit all the same. The largest expert fits when all other slots are free. So some RUN always makes progress, even
+ * with one slot.
  *
  * A load takes the cached buffers of its expert (expert_cache.h) and reads the rest. When the slot becomes free, its
  * buffers are offered to the cache. A use is recorded in the cache when the RUN has a slot, once per (step, m). Experts
@@ -51,6 +53,10 @@ struct od_schedule_opts {
 	uint32_t n_moe, n_experts; /* MoE layers; experts of a layer */
 	uint32_t n_slices; /* slices per expert */
 	unsigned n_slots;
+	/* [n_moe]: memory of an expert of each layer in a slot; the slots together take at most slots_bytes. NULL:
+	 * n_slots alone limits them. Borrowed */
+	const uint64_t *slot_bytes;
+	uint64_t slots_bytes;
 	struct od_expert_bufs *bufs; /* buffers for n_slots slots and for the cache; NULL: slots have no memory */
 	struct od_expert_cache *cache; /* NULL: none */
 	uint32_t max_pinned; /* limit of slots that the cache pins */

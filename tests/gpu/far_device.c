@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define UNWRITTEN 0xa5 /* in the target of a get that has not been waited for */
+#define UNWRITTEN 0xa5 /* in the target of a get that has not been waited for, and in what was released */
 
 struct far_buf {
 	struct od_buf base; /* first; base.at: what must not be touched */
@@ -170,6 +170,13 @@ static void buf_free(struct od_buf *b)
 	unmap((struct far_buf *)b);
 }
 
+/* The contents of the released part are lost. */
+static void buf_release(struct od_buf *b, uint64_t used)
+{
+	if (used < b->bytes)
+		memset(((struct far_buf *)b)->secret + used, UNWRITTEN, b->bytes - used);
+}
+
 /* ---- life ---- */
 
 static void free_device(struct od_device *d)
@@ -184,6 +191,7 @@ static void free_device(struct od_device *d)
 static const struct od_device_ops ops = {
 	.buf_new = buf_new,
 	.buf_free = buf_free,
+	.buf_release = buf_release,
 	.map = map,
 	.put = put,
 	.get = get,

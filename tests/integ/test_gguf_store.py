@@ -327,5 +327,48 @@ def equal_copies_are_used():
         w.kill()
 
 
+# ---- Memory of layers that differ in size ----
+
+def bytes_of(layer):
+    return len(expected(layer, 0))
+
+
+@test
+def slots_are_counted_in_bytes():
+    """The layers' experts have 48, 41, 50 and 80 KiB: more of the small ones fit where four of the largest do."""
+    assert max(map(bytes_of, range(N_LAYERS))) == bytes_of(3) > 1.9 * min(map(bytes_of, range(N_LAYERS)))
+    needs = lambda slots: int(re.search(r"need (\d+) bytes", tool("od-worker", "--pack", FILE, "--slots", slots, "--memory-limit", "1MiB",
+                                                                  ok=False).stderr).group(1))
+    one, four = needs(1), needs(4)
+    assert bytes_of(3) < (four - one) / 3 < bytes_of(3) + 2 * PAGE
+    workers = [Daemon("worker", "--memory-limit", str(four)) for _ in range(2)]
+    said = re.search(r"(\d+) slots of .* \(bf16\), or (\d+) of .*, the smallest layers' experts, within", workers[0].text())
+    assert said and said.group(1) == "4" and said.group(2) == "7", workers[0].text()
+    m = Lines("--workers", hosts_file(workers))
+    for _ in range(3):
+        m.ask()
+        r = same(m.answer())
+        assert r["slots"] == 4, r["slots"]
+    closed(m)
+    for w in workers:
+        w.kill()
+
+
+@test
+def a_cache_is_counted_in_bytes():
+    """A MiB holds 12 experts of the largest size, and 17 or so of the four layers."""
+    for policy in "rank", "lfu", "lru":
+        w = Daemon("worker", "--slots", 2, "--cache-mib", 1, "--cache-policy", policy)
+        m = Lines("--workers", hosts_file([w]), "--predictor", "none")
+        for _ in range(4):
+            m.ask()
+            r = same(m.answer())
+        assert r["cache_hits_f"] > 0.4 * r["cache_uses"] > 0, r
+        full = [int(n) for n in re.findall(r"(\d+) experts in F", w.text())]
+        assert full and (policy != "rank" or 14 <= max(full) <= 18), w.text()
+        closed(m)
+        w.kill()
+
+
 if __name__ == "__main__":
     run_tests()

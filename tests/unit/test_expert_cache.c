@@ -2,6 +2,7 @@
  * messages make of it is in test_schedule_random, what real files do in test_loader_cache. */
 #include "tests/unit/device_util.h"
 #include "tests/unit/schedule_world.h"
+#include "common/base/mem.h"
 #include "common/residency/cache_planner.h"
 
 static struct od_device *device;
@@ -28,18 +29,19 @@ static uint8_t byte_at(struct od_ref r, uint64_t at)
 
 static void buffers_are_apart_and_as_many_as_agreed(void **state)
 {
-	const uint64_t bytes[OD_N_EXPERT_BUFS] = { 5000, 300, 70000 };
+	const struct od_expert_bufs_opts o = { .device = device, .slot = OD_SET_STORED, .bytes = { 5000, 300, 70000 } };
+	const uint64_t *bytes = o.bytes, page[] = { 0, 0, 4096 };
 	struct od_expert_mem mem[3] = { 0 };
 	struct od_expert_bufs *b;
 
 	(void)state;
-	assert_int_equal(od_expert_bufs_memory(NULL, OD_SET_STORED, OD_SET_STORED, bytes), 8192 + 4096);
+	assert_int_equal(od_expert_bufs_memory(NULL, OD_SET_STORED, OD_SET_STORED, bytes, bytes), 8192 + 4096);
 	/* with zeros behind it */
-	assert_int_equal(od_expert_bufs_memory(NULL, OD_SET_PLAIN, OD_SET_PLAIN, (uint64_t[]){ 0, 0, 4096 }), 8192);
-	assert_int_equal(od_expert_bufs_new(&b, device, OD_SET_STORED, bytes, NULL), OD_OK);
+	assert_int_equal(od_expert_bufs_memory(NULL, OD_SET_PLAIN, OD_SET_PLAIN, page, page), 8192);
+	assert_int_equal(od_expert_bufs_new(&b, &o, NULL), OD_OK);
 	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 3, 3, 0 }, NULL), OD_OK);
 	for (int i = 0; i < 3; i++) {
-		od_expert_bufs_fill(b, &mem[i]);
+		od_expert_bufs_fill(b, 0, &mem[i]);
 		assert_null(mem[i].at[OD_BUF_PLAIN].buf);
 		for (int k = 0; k < OD_BUF_PLAIN; k++) {
 			assert_int_equal(mem[i].at[k].at, 0);
@@ -54,15 +56,15 @@ static void buffers_are_apart_and_as_many_as_agreed(void **state)
 		}
 	}
 	assert_false(od_expert_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
-	od_expert_bufs_put(b, &mem[0], OD_SET_SM);
+	od_expert_bufs_put(b, 0, &mem[0], OD_SET_SM);
 	assert_null(mem[0].at[OD_BUF_SM].buf);
 	assert_non_null(mem[0].at[OD_BUF_E].buf);
-	od_expert_bufs_put(b, &mem[1], ~0u);
+	od_expert_bufs_put(b, 0, &mem[1], ~0u);
 	assert_true(od_expert_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
 	assert_int_equal(byte_at(mem[2].at[OD_BUF_SM], 0), 21);
 	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 2, 2, 0 }, NULL), OD_OK);
-	od_expert_bufs_put(b, &mem[0], OD_SET_E);
-	od_expert_bufs_fill(b, &mem[1]);
+	od_expert_bufs_put(b, 0, &mem[0], OD_SET_E);
+	od_expert_bufs_fill(b, 0, &mem[1]);
 	assert_true(mem[1].at[OD_BUF_SM].buf != mem[2].at[OD_BUF_SM].buf &&
 		    mem[1].at[OD_BUF_E].buf != mem[2].at[OD_BUF_E].buf);
 	od_expert_bufs_free(b); /* frees used ones, too */
@@ -70,15 +72,95 @@ static void buffers_are_apart_and_as_many_as_agreed(void **state)
 
 static void no_memory_is_said(void **state)
 {
-	const uint64_t bytes[OD_N_EXPERT_BUFS] = { UINT64_MAX / 2 };
+	const struct od_expert_bufs_opts o = { .device = device, .slot = OD_SET_STORED, .bytes = { UINT64_MAX / 2 } };
 	struct od_expert_bufs *b;
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(od_expert_bufs_new(&b, device, OD_SET_STORED, bytes, &err), OD_OK);
+	assert_int_equal(od_expert_bufs_new(&b, &o, &err), OD_OK);
 	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 1, 0, 0 }, &err), OD_ERR_NOMEM);
 	assert_non_null(strstr(err.msg, "buffer 1 of 1"));
 	od_expert_bufs_free(b);
+}
+
+#define LARGE (256u << 10)
+#define SMALL (100u << 10)
+
+static void buffers_of_smaller_experts_take_less(void **state)
+{
+	const struct od_buf_sizes layer[] = { { { 0, 0, LARGE } }, { { 0, 0, SMALL } }, { { 0, 0, LARGE - 4096 } } };
+	const uint64_t large = od_expert_bufs_memory(device, OD_SET_PLAIN, OD_SET_PLAIN, layer[0].bytes,
+						     layer[0].bytes),
+		       small = od_expert_bufs_memory(device, OD_SET_PLAIN, OD_SET_PLAIN, layer[0].bytes,
+						     layer[1].bytes);
+	const struct od_expert_bufs_opts o = { .device = device,
+					       .slot = OD_SET_PLAIN,
+					       .bytes = { 0, 0, LARGE },
+					       .layer = layer,
+					       .n_moe = 3,
+					       .limit_bytes = large + 2 * small };
+	struct od_expert_mem mem[4] = { 0 };
+	struct od_buf *first;
+	struct od_expert_bufs *b;
+
+	(void)state;
+	if (!od_device_releases(device)) {
+		assert_int_equal(small, large);
+		return;
+	}
+	assert_true(small < large / 2 && small > SMALL);
+	assert_int_equal(od_expert_bufs_new(&b, &o, NULL), OD_OK);
+	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 0, 0, 4 }, NULL), OD_OK);
+	assert_int_equal(od_expert_bufs_taken(b), 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		od_expert_bufs_fill(b, i > 0, &mem[i]);
+		set_bytes(mem[i].at[OD_BUF_PLAIN], (uint8_t)(i + 1), i > 0 ? SMALL : LARGE);
+	}
+	assert_int_equal(od_expert_bufs_taken(b), large + 2 * small);
+	/* the one that held an expert of the same size, whichever was returned last */
+	first = mem[0].at[OD_BUF_PLAIN].buf;
+	od_expert_bufs_put(b, 0, &mem[0], ~0u);
+	od_expert_bufs_put(b, 1, &mem[1], ~0u);
+	od_expert_bufs_fill(b, 2, &mem[0]); /* nearly the same size */
+	assert_ptr_equal(mem[0].at[OD_BUF_PLAIN].buf, first);
+	assert_int_equal(byte_at(mem[0].at[OD_BUF_PLAIN], LARGE - 1), 1); /* nothing was released */
+	assert_int_equal(od_expert_bufs_taken(b), large + 2 * small);
+	/* two small ones in place of a large one: its buffer gives memory back */
+	od_expert_bufs_fill(b, 1, &mem[1]);
+	od_expert_bufs_put(b, 2, &mem[0], ~0u);
+	od_expert_bufs_fill(b, 1, &mem[0]);
+	od_expert_bufs_fill(b, 1, &mem[3]);
+	assert_int_equal(od_expert_bufs_taken(b), 4 * small);
+	assert_int_equal(byte_at(mem[2].at[OD_BUF_PLAIN], SMALL - 1), 3);
+	/* and a large one again, for which a small one that is not in use gives up all */
+	od_expert_bufs_put(b, 1, &mem[3], ~0u);
+	od_expert_bufs_put(b, 1, &mem[1], ~0u);
+	od_expert_bufs_fill(b, 0, &mem[1]);
+	assert_int_equal(od_expert_bufs_taken(b), large + 2 * small);
+	assert_int_equal(byte_at(mem[2].at[OD_BUF_PLAIN], SMALL - 1), 3);
+	od_expert_bufs_free(b);
+}
+
+/* The kernel has it. */
+static void released_memory_goes_back(void **state)
+{
+	const uint64_t bytes = 64u << 20;
+	struct od_buf *b;
+	uint64_t before, full;
+
+	(void)state;
+	if (!od_device_maps(device) || !od_device_releases(device))
+		return;
+	assert_int_equal(od_buf_new_shared(&b, device, bytes, "a test", NULL), OD_OK);
+	before = od_rss_bytes();
+	memset(od_ref_map(od_buf_ref(b, 0)), 1, bytes);
+	full = od_rss_bytes();
+	assert_true(full > before + bytes / 4 * 3);
+	od_buf_release(b, bytes / 2);
+	assert_true(od_rss_bytes() < full - bytes / 8 * 3);
+	assert_int_equal(byte_at(od_buf_ref(b, 0), bytes / 2 - 1), 1);
+	assert_int_equal(byte_at(od_buf_ref(b, 0), bytes - 1), 0);
+	od_buf_free(b);
 }
 
 /* ---- A schedule with a cache ---- */
@@ -122,11 +204,12 @@ static void open_world(struct expert_cache_world *w, unsigned n_slots, enum od_c
 	const struct od_cache_planner_opts po = { .slot = planes ? OD_SET_STORED : OD_SET_STORED | OD_SET_PLAIN,
 						  .n_slots = n_slots };
 	const struct od_cache_opts o = policy_of(policy, plan, planes);
+	const struct od_expert_bufs_opts bo = { .device = device, .slot = po.slot, .bytes = { 1, 1, 1 } };
 	struct od_schedule_opts more = { .max_pinned = plan->experts[OD_CACHE_F] };
 	size_t n[OD_N_EXPERT_BUFS];
 
 	*w = (struct expert_cache_world){ 0 };
-	assert_int_equal(od_expert_bufs_new(&w->bufs, device, po.slot, (uint64_t[]){ 1, 1, 1 }, NULL), OD_OK);
+	assert_int_equal(od_expert_bufs_new(&w->bufs, &bo, NULL), OD_OK);
 	od_cache_planner_bufs(&po, plan, n);
 	assert_int_equal(od_expert_bufs_grow(w->bufs, n, NULL), OD_OK);
 	assert_int_equal(od_expert_cache_new(&w->cache, LAYERS, EXPERTS, w->bufs, NULL), OD_OK);
@@ -309,6 +392,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(buffers_are_apart_and_as_many_as_agreed),
 		cmocka_unit_test(no_memory_is_said),
+		cmocka_unit_test(buffers_of_smaller_experts_take_less),
+		cmocka_unit_test(released_memory_goes_back),
 		cmocka_unit_test(it_decides_as_the_policy_alone_does),
 		cmocka_unit_test(prompts_leave_no_trace),
 		cmocka_unit_test(a_use_is_heard_once_and_wants_are_not),

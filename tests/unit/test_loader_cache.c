@@ -125,14 +125,16 @@ static void open_world(struct loader_cache_world *w, enum od_form form)
 				     .wake_arg = &w->ready,
 				     .missed = count_missed,
 				     .missed_arg = w };
-	uint64_t bytes[OD_N_EXPERT_BUFS];
+	struct od_expert_bufs_opts bo = {
+		.device = device, .slot = po.slot, .layer = od_pack_layer_sizes(pack), .n_moe = n
+	};
 	size_t n_bufs[OD_N_EXPERT_BUFS];
 
 	*w = (struct loader_cache_world){ .form = form };
 	sem_init(&w->ready, 0, 0);
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
-		bytes[i] = od_pack_buf_bytes(pack, (enum od_expert_buf)i);
-	assert_int_equal(od_expert_bufs_new(&w->bufs, device, po.slot, bytes, NULL), OD_OK);
+		bo.bytes[i] = od_pack_buf_bytes(pack, (enum od_expert_buf)i);
+	assert_int_equal(od_expert_bufs_new(&w->bufs, &bo, NULL), OD_OK);
 	od_cache_planner_bufs(&po, &plan, n_bufs);
 	assert_int_equal(od_expert_bufs_grow(w->bufs, n_bufs, NULL), OD_OK);
 	assert_int_equal(od_expert_cache_new(&w->cache, n, EXPERTS, w->bufs, NULL), OD_OK);

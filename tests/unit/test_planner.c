@@ -287,6 +287,59 @@ static void sizes_without_chunks(void **state)
 	assert_int_equal(sizes.pools, OD_CACHE_POOL(OD_CACHE_F));
 }
 
+/* Entries are dealt over the layers, pool after pool. */
+static uint64_t dealt_bytes(const struct od_cache_plan *p, const struct od_cache_sizes *layer, uint32_t step)
+{
+	uint32_t at = 0;
+	uint64_t bytes = 0;
+
+	for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
+		for (uint32_t n = 0; n < p->experts[pool]; n++) {
+			bytes += layer[at * step].bytes[pool];
+			at = (at + 1) % p->n_moe;
+		}
+	}
+	return bytes;
+}
+
+static void plans_fit_in_layers_of_several_sizes(void **state)
+{
+	size_t n_cut = 0, n_whole = 0;
+
+	(void)state;
+	seed = 3;
+	for (int round = 0; round < 300; round++) {
+		const uint32_t step = 1 + (uint32_t)(uniform() * 3), n_moe = 1 + (uint32_t)(uniform() * 6);
+		struct od_cache_sizes layer[18] = { 0 };
+		struct od_cache_plan plan = { .n_moe = n_moe }, before;
+		uint64_t budget;
+		unsigned last = 0;
+
+		for (size_t i = 0; i < 18; i++) {
+			const uint64_t n = 1 + (uint64_t)(uniform() * 100);
+
+			layer[i] = od_cache_sizes_of(100 * n, 34 * n, 200 * n, false);
+		}
+		for (unsigned s = 0; s < OD_CACHE_STATES; s++)
+			plan.experts[s] = (uint32_t)(uniform() * 12);
+		budget = (uint64_t)((double)dealt_bytes(&plan, layer, step) * 1.3 * uniform());
+		before = plan;
+		od_cache_plan_fit(&plan, layer, step, budget);
+		assert_true(dealt_bytes(&plan, layer, step) <= budget);
+		for (unsigned s = 0; s < OD_CACHE_STATES; s++)
+			last = plan.experts[s] < before.experts[s] && last == 0 ? s + 1 : last;
+		n_whole += last == 0;
+		n_cut += last != 0;
+		if (last == 0)
+			continue;
+		for (unsigned s = last; s < OD_CACHE_STATES; s++)
+			assert_int_equal(plan.experts[s], 0); /* the coldest go first */
+		plan.experts[last - 1]++; /* one more would be too much */
+		assert_true(dealt_bytes(&plan, layer, step) > budget);
+	}
+	assert_true(n_cut > 50 && n_whole > 50);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -297,6 +350,7 @@ int main(void)
 		cmocka_unit_test(sizes_by_form),
 		cmocka_unit_test(sizes_without_sm_bytes),
 		cmocka_unit_test(sizes_without_chunks),
+		cmocka_unit_test(plans_fit_in_layers_of_several_sizes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,7 +66,8 @@ static void check_changes(const struct od_cache *c, struct od_cache_changes ch, 
 }
 
 struct pool_policy_plain {
-	uint32_t capacity, n;
+	uint32_t capacity, n; /* where all experts have the same size */
+	uint64_t budget, bytes; /* where they have not */
 	bool kept[ALL];
 	uint64_t used[ALL], count[ALL];
 };
@@ -98,6 +99,77 @@ static uint32_t plain_use(struct pool_policy_plain *p, enum od_cache_policy poli
 		p->n++;
 	p->kept[id] = true;
 	return out;
+}
+
+static const uint64_t layer_bytes[] = { 10, 25, 17, 40 };
+_Static_assert(sizeof(layer_bytes) / sizeof(layer_bytes[0]) >= LAYERS, "a size for each layer");
+
+/* Marks in out those that go. False: the expert itself does not fit. */
+static bool plain_use_bytes(struct pool_policy_plain *p, enum od_cache_policy policy, uint32_t id, uint64_t now,
+			    bool out[ALL])
+{
+	memset(out, 0, ALL * sizeof(*out));
+	p->count[id]++;
+	p->used[id] = now;
+	if (p->kept[id])
+		return true;
+	if (layer_bytes[id / EXPERTS] > p->budget)
+		return false;
+	while (p->bytes + layer_bytes[id / EXPERTS] > p->budget) {
+		uint32_t worst = ALL;
+
+		for (uint32_t i = 0; i < ALL; i++)
+			if (p->kept[i] && (worst == ALL || goes_first(p, policy, i, worst)))
+				worst = i;
+		p->kept[worst] = false;
+		out[worst] = true;
+		p->bytes -= layer_bytes[worst / EXPERTS];
+	}
+	p->kept[id] = true;
+	p->bytes += layer_bytes[id / EXPERTS];
+	return true;
+}
+
+static void queues_of_several_sizes(void **state)
+{
+	static const enum od_cache_policy policies[] = { OD_CACHE_LRU, OD_CACHE_LFU };
+	size_t n_several = 0;
+	bool out[ALL];
+
+	(void)state;
+	seed = 7;
+	for (uint64_t budget = 0; budget <= 400; budget += 13) {
+		for (size_t i = 0; i < 2; i++) {
+			struct od_cache_opts o = { .policy = policies[i],
+						   .n_moe = LAYERS,
+						   .n_experts = EXPERTS,
+						   .state = OD_CACHE_F,
+						   .budget_bytes = budget,
+						   .layer_bytes = layer_bytes };
+			struct od_cache *c = new_cache(&o);
+			struct pool_policy_plain p = { .budget = budget };
+
+			for (uint64_t now = 1; now < 1000; now++) {
+				uint32_t id = skewed(ALL), layer = id / EXPERTS;
+				bool fits = plain_use_bytes(&p, policies[i], id, now, out);
+				struct od_cache_changes ch = od_cache_use(c, layer, id % EXPERTS);
+				uint32_t n = 0;
+
+				assert_int_equal(ch.change[ch.n - 1].state, fits ? OD_CACHE_F : OD_CACHE_NONE);
+				for (size_t j = 0; j + 1 < ch.n; j++)
+					assert_true(out[ch.change[j].layer * EXPERTS + ch.change[j].expert]);
+				for (uint32_t j = 0; j < ALL; j++) {
+					n += out[j];
+					assert_int_equal(od_cache_look(c, j / EXPERTS, j % EXPERTS),
+							 p.kept[j] ? OD_CACHE_F : OD_CACHE_NONE);
+				}
+				assert_int_equal(ch.n, n + 1);
+				n_several += n > 1;
+			}
+			od_cache_free(c);
+		}
+	}
+	assert_true(n_several > 100);
 }
 
 static void queues(void **state)
@@ -309,6 +381,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(queues),
+		cmocka_unit_test(queues_of_several_sizes),
 		cmocka_unit_test(rank_dispatch),
 		cmocka_unit_test(a_smaller_plan_takes_effect_at_once),
 		cmocka_unit_test(stats_count_ranks_before_the_use),

@@ -793,6 +793,95 @@ static void room_in_the_queue_comes_back(void **state)
 	od_schedule_free(s);
 }
 
+/* Slots of 12 bytes: experts take 6, 4, 3 and 12 of them in the four layers. */
+static const uint64_t slot_bytes[LAYERS] = { 6, 4, 3, 12 };
+
+static struct od_schedule *schedule_of_bytes(void)
+{
+	return new_schedule_with(4, &(struct od_schedule_opts){ .slot_bytes = slot_bytes, .slots_bytes = 12 });
+}
+
+static void as_many_as_fit_in_bytes(void **state)
+{
+	struct od_schedule *s = schedule_of_bytes();
+
+	(void)state;
+	WANT(s, 1, 0, 1, 0, 1, 2); /* two fit */
+	assert_true(is(s, 4, 0, 0, OD_SLOT_LOADING) && is(s, 4, 0, 1, OD_SLOT_LOADING));
+	assert_int_equal(od_schedule_look(s, 2).state, OD_SLOT_FREE);
+	WANT(s, 1, 0, 2, 0);
+	WANT(s, 1, 1, 1, 0, 1); /* one of two: 6 + 4 */
+	assert_true(is(s, 4, 1, 0, OD_SLOT_LOADING));
+	assert_false(is(s, 4, 1, 1, OD_SLOT_LOADING));
+	od_schedule_close(s, SESSION, 1, 0);
+	assert_true(is(s, 4, 1, 1, OD_SLOT_LOADING));
+	WANT(s, 1, 2, 1, 0, 1, 2); /* one more, of 3: 4 + 4 + 3 */
+	assert_true(is(s, 4, 2, 0, OD_SLOT_LOADING));
+	od_schedule_close(s, SESSION, 1, 1);
+	assert_true(is(s, 4, 2, 0, OD_SLOT_LOADING) && is(s, 4, 2, 1, OD_SLOT_LOADING) &&
+		    is(s, 4, 2, 2, OD_SLOT_LOADING));
+	od_schedule_free(s);
+}
+
+static void a_large_one_displaces_several(void **state)
+{
+	struct od_schedule *s = schedule_of_bytes();
+	struct od_schedule_item item;
+
+	(void)state;
+	WANT(s, 2, 2, 1, 0, 1, 2, 3);
+	load_all(s);
+	WANT(s, 1, 0, 1, 0); /* 6 bytes: the last two of 3 */
+	assert_true(is(s, 4, 0, 0, OD_SLOT_LOADING) && is(s, 4, 2, 0, OD_SLOT_RESIDENT) &&
+		    is(s, 4, 2, 1, OD_SLOT_RESIDENT));
+	assert_false(is(s, 4, 2, 2, OD_SLOT_RESIDENT));
+	run(s, 1, 3, false, &item, 0, true); /* all of them */
+	assert_true(is(s, 4, 3, 0, OD_SLOT_LOADING));
+	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 4);
+	load_all(s);
+	compute(s, &item);
+	od_schedule_free(s);
+}
+
+/* Nothing loses its slot for one that would not fit all the same. */
+static void what_would_not_help_stays(void **state)
+{
+	struct od_schedule *s = schedule_of_bytes();
+	struct od_schedule_item item[2];
+
+	(void)state;
+	run(s, 1, 1, false, &item[0], 0, true);
+	WANT(s, 2, 2, 1, 0, 1);
+	load_all(s);
+	WANT(s, 1, 3, 1, 0); /* 12, and the RUN keeps 4 */
+	assert_true(is(s, 4, 2, 0, OD_SLOT_RESIDENT) && is(s, 4, 2, 1, OD_SLOT_RESIDENT));
+	run(s, 1, 3, false, &item[1], 0, true);
+	assert_true(is(s, 4, 2, 0, OD_SLOT_RESIDENT) && is(s, 4, 2, 1, OD_SLOT_RESIDENT));
+	compute(s, &item[0]);
+	assert_true(is(s, 4, 3, 0, OD_SLOT_LOADING));
+	assert_false(is(s, 4, 2, 0, OD_SLOT_RESIDENT));
+	load_all(s);
+	compute(s, &item[1]);
+	od_schedule_free(s);
+}
+
+static void the_largest_has_to_fit(void **state)
+{
+	const struct od_schedule_opts o = { .n_moe = LAYERS,
+					    .n_experts = EXPERTS,
+					    .n_slices = SHARDS,
+					    .n_slots = 4,
+					    .n_stages = STAGES,
+					    .slot_bytes = slot_bytes,
+					    .slots_bytes = 11 };
+	struct od_schedule *s;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(od_schedule_new(&s, &o, &err), OD_ERR_ARG);
+	assert_null(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -827,6 +916,10 @@ int main(void)
 		cmocka_unit_test(a_run_of_two_cancels_two_loads),
 		cmocka_unit_test(kept_stays_while_a_run_is_promised_a_slot),
 		cmocka_unit_test(room_in_the_queue_comes_back),
+		cmocka_unit_test(as_many_as_fit_in_bytes),
+		cmocka_unit_test(a_large_one_displaces_several),
+		cmocka_unit_test(what_would_not_help_stays),
+		cmocka_unit_test(the_largest_has_to_fit),
 	};
 
 	return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);

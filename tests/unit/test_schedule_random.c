@@ -12,7 +12,8 @@
 #define MAX_ITEMS 400
 #define MAX_GROUP 3
 #define MAX_FULL 6
-#define BUF_BYTES (SHARDS * sizeof(uint32_t))
+#define BUF_BYTES (64u << 10) /* SHARDS words of them are used */
+#define MOST_SLOTS 9 /* more of the smallest layers' experts fit than of the largest: three */
 
 /* Everything by (step, m, expert), as the rules say it. */
 struct schedule_random_model {
@@ -34,9 +35,12 @@ struct sim {
 	uint64_t place;
 	uint32_t at_place; /* index of the place */
 	bool plan_waits; /* for buffers, before next is set */
+	size_t n_more; /* quiet moments with more experts in slots than would fit, were all of the largest size */
 	size_t n_full, n_partial; /* RUNs of what is kept full, loads of what is kept otherwise */
 	uint64_t session, seed;
-	unsigned n_slots, n_table, n_loaders;
+	unsigned n_sure, n_slots, n_table, n_loaders; /* n_sure: slots for experts of any layer */
+	uint64_t slot_bytes[LAYERS], slots_bytes;
+	bool mixed; /* layers differ in size */
 	bool has_job[2];
 	struct od_load_job job[2];
 	struct od_schedule_item item[MAX_ITEMS], *computing[MAX_GROUP];
@@ -46,7 +50,7 @@ struct sim {
 	struct schedule_random_model mo;
 	struct { /* data that our loaders put into each slot */
 		uint32_t m, expert, read, shards; /* bits */
-	} content[3 + MAX_FULL];
+	} content[MOST_SLOTS + MAX_FULL];
 };
 
 static uint32_t pick(struct sim *x, uint32_t n)
@@ -151,6 +155,7 @@ static void check(struct sim *x)
 {
 	size_t least = 0, most = 0, n = od_schedule_entries(x->s);
 	unsigned n_loading = 0;
+	uint64_t bytes = 0;
 
 	check_cache(x);
 	check_buffers_apart(x);
@@ -164,6 +169,7 @@ static void check(struct sim *x)
 		if (v.state == OD_SLOT_FREE || v.state == OD_SLOT_DRAINING)
 			continue;
 		n_loading += v.state == OD_SLOT_LOADING;
+		bytes += x->slot_bytes[v.m];
 		assert_int_equal(v.pinned, v.state == OD_SLOT_RESIDENT &&
 						   od_expert_cache_look(x->cache, v.m, v.expert) == OD_CACHE_F);
 		assert_true(v.pinned || v.entries > 0);
@@ -175,6 +181,10 @@ static void check(struct sim *x)
 		}
 	}
 	assert_true(n_loading <= x->n_slots);
+	if (x->cache == NULL) {
+		assert_true(bytes <= x->slots_bytes);
+		assert_true(od_expert_bufs_taken(x->bufs) <= x->slots_bytes);
+	}
 	for (int t = 0; t < STEPS; t++) {
 		for (int m = 0; m < LAYERS; m++) {
 			for (int e = 0; e < EXPERTS; e++) {
@@ -362,16 +372,30 @@ static void do_place(struct sim *x)
 
 static void open_memory(struct sim *x)
 {
-	const uint64_t bytes[OD_N_EXPERT_BUFS] = { BUF_BYTES, BUF_BYTES, BUF_BYTES };
+	static const struct od_buf_sizes layer[LAYERS] = {
+		{ { BUF_BYTES, BUF_BYTES, BUF_BYTES } },
+		{ { 24u << 10, 24u << 10, 24u << 10 } },
+		{ { 40u << 10, 40u << 10, 40u << 10 } },
+		{ { BUF_BYTES, BUF_BYTES, BUF_BYTES } },
+	};
+	struct od_expert_bufs_opts o = { .device = device,
+					 .bytes = { BUF_BYTES, BUF_BYTES, BUF_BYTES },
+					 .layer = x->mixed ? layer : NULL,
+					 .n_moe = LAYERS };
 	const unsigned kind = (unsigned)(x->seed / 7 % 4); /* no cache in either form, or one in either */
 	const struct od_cache_plan none = { 0 };
 	size_t n[OD_N_EXPERT_BUFS];
 	struct od_err err;
 
-	x->plan.n_slots = x->n_slots;
-	x->plan.slot = (kind & 1 ? OD_SET_PLAIN : OD_SET_STORED) | (kind & 2 ? OD_SET_STORED : 0);
+	x->plan.slot = o.slot = (kind & 1 ? OD_SET_PLAIN : OD_SET_STORED) | (kind & 2 ? OD_SET_STORED : 0);
 	x->plan.policy = x->seed / 5 % 4 == 0 ? OD_CACHE_LRU : OD_CACHE_RANK;
-	assert_int_equal(od_expert_bufs_new(&x->bufs, device, x->plan.slot, bytes, &err), OD_OK);
+	for (int m = 0; m < LAYERS; m++)
+		x->slot_bytes[m] = od_expert_bufs_memory(device, o.slot, kind & 1 ? OD_SET_PLAIN : OD_SET_STORED,
+							 o.bytes, x->mixed ? layer[m].bytes : o.bytes);
+	x->slots_bytes = x->n_sure * x->slot_bytes[0];
+	x->n_slots = x->plan.n_slots = (unsigned)(x->slots_bytes / x->slot_bytes[1]);
+	o.limit_bytes = kind & 2 ? 0 : x->slots_bytes;
+	assert_int_equal(od_expert_bufs_new(&x->bufs, &o, &err), OD_OK);
 	od_cache_planner_bufs(&x->plan, &none, n);
 	assert_int_equal(od_expert_bufs_grow(x->bufs, n, &err), OD_OK);
 	if (kind & 2)
@@ -626,7 +650,8 @@ static void check_quiet(struct sim *x)
 			}
 		}
 	}
-	assert_true(n_in >= (n_asked < x->n_slots ? n_asked : x->n_slots));
+	assert_true(n_in >= (n_asked < x->n_sure ? n_asked : x->n_sure));
+	x->n_more += n_in > x->n_sure;
 	assert_true(worst_in <= best_out);
 }
 
@@ -665,18 +690,21 @@ static void settle(struct sim *x)
 static void random_messages_against_a_model(void **state)
 {
 	static struct sim x;
-	size_t n_run = 0, n_loads = 0, n_cancelled = 0, n_full = 0, n_partial = 0, n_groups = 0;
+	size_t n_run = 0, n_loads = 0, n_cancelled = 0, n_full = 0, n_partial = 0, n_groups = 0, n_more = 0;
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 600; seed++) {
 		memset(&x, 0, sizeof(x));
 		memset(x.mo.version, 0xff, sizeof(x.mo.version));
 		x.seed = seed * 0x9e3779b97f4a7c15ull;
-		x.n_slots = 1 + (unsigned)(seed % 3);
+		x.n_sure = 1 + (unsigned)(seed % 3);
+		x.mixed = seed / 11 % 2 == 1;
 		x.n_loaders = seed % 10 == 0 ? 0 : 1 + (unsigned)(seed / 3 % 2);
 		open_memory(&x);
 		x.s = new_schedule_with(x.n_slots, &(struct od_schedule_opts){ .bufs = x.bufs,
 									       .cache = x.cache,
+									       .slot_bytes = x.slot_bytes,
+									       .slots_bytes = x.slots_bytes,
 									       .max_pinned = x.n_table - x.n_slots });
 		x.session = SESSION;
 		do_place(&x);
@@ -692,17 +720,18 @@ static void random_messages_against_a_model(void **state)
 		n_full += x.n_full;
 		n_partial += x.n_partial;
 		n_groups += x.n_groups;
+		n_more += x.n_more;
 		do_end(&x);
 		settle(&x);
 		od_schedule_free(x.s);
 		od_expert_cache_free(x.cache);
 		od_expert_bufs_free(x.bufs);
 	}
-	printf("# %zu RUNs, %zu loads, %zu cancelled, %zu full, %zu partial, %zu groups\n", n_run, n_loads, n_cancelled,
-	       n_full, n_partial, n_groups);
+	printf("# %zu RUNs, %zu loads, %zu cancelled, %zu full, %zu partial, %zu groups, %zu times more\n", n_run,
+	       n_loads, n_cancelled, n_full, n_partial, n_groups, n_more);
 	/* The cases were worth their time. */
 	assert_true(n_run > 20000 && n_loads > 10000 && n_cancelled > 1000 && n_full > 1000 && n_partial > 500 &&
-		    n_groups > 500);
+		    n_groups > 500 && n_more > 50);
 }
 
 /* ---- With real threads, for the sanitizer ---- */

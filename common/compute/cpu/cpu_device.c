@@ -47,6 +47,12 @@ static void buf_free(struct od_buf *b)
 	free(b);
 }
 
+static void buf_release(struct od_buf *b, uint64_t used)
+{
+	if (b->bytes >= MAPPED_BYTES)
+		od_map_release(b->at, b->bytes, used);
+}
+
 static void *map(struct od_ref r)
 {
 	return r.buf->at + r.at;
@@ -119,6 +125,7 @@ static void free_device(struct od_device *d)
 static const struct od_device_ops ops = {
 	.buf_new = buf_new,
 	.buf_free = buf_free,
+	.buf_release = buf_release,
 	.map = map,
 	.put = put,
 	.get = get,

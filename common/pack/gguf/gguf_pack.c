@@ -125,9 +125,7 @@ static int fill_tables(struct od_pack *p, const struct od_gguf *g, const char *f
 		rc = place_dense(p, g, &p->manifest.dense[i], err);
 	for (uint32_t m = 0; rc == OD_OK && m < p->config.n_moe; m++)
 		rc = place_layer(p, g, m, err);
-	if (rc == OD_OK)
-		od_pack_measure(p);
-	return rc;
+	return rc == OD_OK ? od_pack_measure(p, err) : rc;
 }
 
 int od_gguf_pack_fill(struct od_pack *p, struct od_err *err)

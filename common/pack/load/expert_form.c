@@ -65,33 +65,19 @@ struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form
 	return slot_mem(p->buf_bytes, form, slot);
 }
 
-/* The largest buffers of a layer's experts. */
-static void layer_bufs(const struct od_pack *p, uint32_t m, uint64_t bytes[OD_N_EXPERT_BUFS])
+const struct od_buf_sizes *od_pack_layer_sizes(const struct od_pack *p)
 {
-	memset(bytes, 0, OD_N_EXPERT_BUFS * sizeof(*bytes));
-	for (uint32_t e = 0; e < p->config.n_experts; e++)
-		for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++) {
-			const uint64_t n =
-				od_expert_buf_bytes(&p->config, od_pack_entry(p, m, e), (enum od_expert_buf)buf);
-
-			bytes[buf] = n > bytes[buf] ? n : bytes[buf];
-		}
+	return p->layer;
 }
 
 uint64_t od_layer_slot_bytes(const struct od_pack *p, enum od_form form, uint32_t m)
 {
-	uint64_t bytes[OD_N_EXPERT_BUFS];
-
-	layer_bufs(p, m, bytes);
-	return slot_bytes(bytes, form);
+	return slot_bytes(p->layer[m].bytes, form);
 }
 
 struct od_expert_mem od_layer_slot_mem(const struct od_pack *p, enum od_form form, uint32_t m, struct od_ref slot)
 {
-	uint64_t bytes[OD_N_EXPERT_BUFS];
-
-	layer_bufs(p, m, bytes);
-	return slot_mem(bytes, form, slot);
+	return slot_mem(p->layer[m].bytes, form, slot);
 }
 
 int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err)

@@ -33,13 +33,19 @@ struct od_expert_mem {
 	struct od_ref at[OD_N_EXPERT_BUFS]; /* aligned to 64 bytes; nowhere: no such buffer */
 };
 
+/* Bytes of one buffer of each kind. */
+struct od_buf_sizes {
+	uint64_t bytes[OD_N_EXPERT_BUFS];
+};
+/* [n_moe]: enough for any expert of the layer: layers may have other formats. */
+const struct od_buf_sizes *od_pack_layer_sizes(const struct od_pack *p);
 /* Bytes of a buffer, enough for any expert; the set of buffers of a form; the bytes of a slot, which has that set. */
 uint64_t od_pack_buf_bytes(const struct od_pack *p, enum od_expert_buf buf);
 unsigned od_form_bufs(enum od_form form);
 uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form);
 /* The buffers of a form, cut from one block of od_pack_slot_bytes. */
 struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, struct od_ref slot);
-/* Slots for experts of layer m alone, for memory that keeps its experts: layers may have other formats. */
+/* Slots for experts of layer m alone, for memory that keeps its experts. */
 uint64_t od_layer_slot_bytes(const struct od_pack *p, enum od_form form, uint32_t m);
 struct od_expert_mem od_layer_slot_mem(const struct od_pack *p, enum od_form form, uint32_t m, struct od_ref slot);
 

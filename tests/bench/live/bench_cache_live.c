@@ -316,8 +316,10 @@ static int plan_runs(struct live_bench *b, struct od_err *err)
 	return OD_OK;
 }
 
-static void describe(struct live_bench *b)
+static int describe(struct live_bench *b, struct od_err *err)
 {
+	const uint32_t n_moe = od_pack_config(b->pack)->n_moe;
+	struct od_cache_sizes *layer = calloc(n_moe, sizeof(*layer));
 	const struct odm_main_opts *o = &b->opt.engine.opts;
 	struct cache_live *l = &b->l;
 
@@ -328,7 +330,12 @@ static void describe(struct live_bench *b)
 											o->cluster.predictor];
 	l->form = od_form_names[b->form];
 	l->fingerprint = od_pack_fingerprint(b->pack);
-	l->sizes = od_expert_cache_sizes(b->pack, NULL, b->form);
+	if (layer == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "sizes of %u layers", n_moe);
+	od_expert_cache_sizes(b->pack, NULL, b->form, layer);
+	l->sizes = od_cache_sizes_mean(layer, n_moe, 1);
+	free(layer);
+	return OD_OK;
 }
 
 static int run(struct live_bench *b, struct od_err *err)
@@ -337,9 +344,10 @@ static int run(struct live_bench *b, struct od_err *err)
 
 	if (rc == OD_OK)
 		rc = plan_runs(b, err);
+	if (rc == OD_OK)
+		rc = describe(b, err);
 	if (rc != OD_OK)
 		return rc;
-	describe(b);
 	recall_progress_begin(&b->progress, isatty(STDERR_FILENO), 0);
 	for (size_t i = 0; i < b->l.n_runs; i++)
 		b->progress.all += b->l.run[i].tokens * b->prompts.n;

@@ -164,21 +164,21 @@ static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t 
 	struct od_expert_mem mem[MAX_BUFS] = { 0 };
 
 	for (unsigned i = 0; i < slots_of(b); i++) {
-		od_expert_bufs_fill(b->bufs[form], &mem[i]);
+		od_expert_bufs_fill(b->bufs[form], 0, &mem[i]);
 		for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
 			if (mem[i].at[k].buf != NULL && od_ref_map(mem[i].at[k]) != NULL)
 				memset(od_ref_map(mem[i].at[k]), 1, bytes[k]);
 		}
 	}
 	for (unsigned i = 0; i < slots_of(b); i++)
-		od_expert_bufs_put(b->bufs[form], &mem[i], ~0u);
+		od_expert_bufs_put(b->bufs[form], 0, &mem[i], ~0u);
 }
 
 /* One set of slots for all lines of a form. */
 static int make_slots(struct load_bench *b, enum od_form form, struct od_err *err)
 {
 	const unsigned slot = od_form_bufs(form);
-	uint64_t most[OD_N_EXPERT_BUFS] = { 0 };
+	struct od_expert_bufs_opts o = { .device = b->device, .slot = slot };
 	size_t n[OD_N_EXPERT_BUFS] = { 0 };
 	int rc;
 
@@ -189,14 +189,14 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 			if ((slot & 1u << k) == 0 || b->line[i].form != form)
 				continue;
 			n[k] = slots_of(b);
-			most[k] = bytes > most[k] ? bytes : most[k];
+			o.bytes[k] = bytes > o.bytes[k] ? bytes : o.bytes[k];
 		}
 	}
-	rc = od_expert_bufs_new(&b->bufs[form], b->device, slot, most, err);
+	rc = od_expert_bufs_new(&b->bufs[form], &o, err);
 	if (rc == OD_OK)
 		rc = od_expert_bufs_grow(b->bufs[form], n, err);
 	if (rc == OD_OK && (n[OD_BUF_SM] > 0 || n[OD_BUF_PLAIN] > 0))
-		touch_slots(b, form, most);
+		touch_slots(b, form, o.bytes);
 	return rc;
 }
 

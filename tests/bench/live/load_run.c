@@ -211,12 +211,12 @@ int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 	if (reader == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "readers");
 	for (unsigned i = 0; i < c->n_readers; i++)
-		od_expert_bufs_fill(c->bufs, &reader[i].mem);
+		od_expert_bufs_fill(c->bufs, 0, &reader[i].mem);
 	rc = load_source_begin(c->source, err);
 	if (rc == OD_OK)
 		rc = run_readers(c, &raw, reader, t, err);
 	for (unsigned i = 0; i < c->n_readers; i++) {
-		od_expert_bufs_put(c->bufs, &reader[i].mem, ~0u);
+		od_expert_bufs_put(c->bufs, 0, &reader[i].mem, ~0u);
 		od_buf_free(reader[i].staging);
 	}
 	free(reader);
