@@ -5,11 +5,9 @@ little memory. Expected values are the golden files' own, and the CPUs'."""
 import atexit
 import concurrent.futures
 import ctypes.util
-import glob
 import json
 import os
 import re
-import subprocess
 import time
 from unittest import mock
 
@@ -316,10 +314,8 @@ def no_plugin_no_gpu():
 @emulated
 def a_plugin_that_was_built_with_other_headers_is_refused():
     """Its version is a checksum of what both sides declare; here the two are built from one tree, so another's has another checksum."""
-    root = os.path.join(HERE, "..", "..")
-    headers = sorted(glob.glob("common/compute/*.h", root_dir=root)) + ["common/compute/cuda/cuda_plugin.h", "common/base/status.h"]
-    text_of_all = b"".join(open(os.path.join(root, h), "rb").read() for h in headers)
-    version = int(subprocess.run(["cksum"], input=text_of_all, capture_output=True, check=True).stdout.split()[0])
+    with open(os.path.join(BIN, "..", "gen", "plugin_version.h")) as f:
+        version = int(re.search(r" (\d+)u", f.read()).group(1))
     with open(PLUGIN, "rb") as f:
         plugin = f.read()
     at = plugin.index(version.to_bytes(4, "little"))
