@@ -2,8 +2,6 @@
 
 #include "common/base/args.h"
 #include "common/base/mem.h"
-#include "common/residency/cache_costs.h"
-#include "common/residency/loader.h"
 #include "worker-node/worker_engine.h"
 
 #include <inttypes.h>
@@ -37,12 +35,11 @@ int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint6
 	return OD_OK;
 }
 
-/* kept_bytes: what of the cache a slot holds while it loads. Memory to spare shall not make the cache smaller. */
-static int plan_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t fixed, uint64_t kept_bytes,
-		      struct od_err *err)
+/* Memory to spare shall not make the cache smaller by what slots hold of it. */
+static int plan_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t fixed, struct od_err *err)
 {
-	const uint64_t cache_bytes = o->cache_mib << 20;
-	int rc = odw_fit_slots(&p->n_slots, o->limit_bytes, fixed + cache_bytes, p->slot_bytes, o->slots, err);
+	const uint64_t cache_bytes = o->cache_mib << 20, kept_bytes = o->sizes->kept_bytes;
+	int rc = odw_fit_slots(&p->n_slots, o->limit_bytes, fixed + cache_bytes, o->sizes->most_bytes, o->slots, err);
 
 	if (rc == OD_ERR_NOMEM && cache_bytes > 0)
 		return od_fail_within(err, "--cache-mib %" PRIu64, o->cache_mib);
@@ -73,23 +70,21 @@ static void fit_free(struct odw_memory_plan *p, const struct odw_memory_opts *o,
 	p->beside_bytes = ODW_SCRATCH_BYTES + loads;
 	if (o->slots == 0 && od_device_has_memory(o->device))
 		p->n_slots = odw_free_slots(p->n_slots, have, od_device_own_bytes(o->device) + p->beside_bytes + cache,
-					    p->slot_bytes);
+					    o->sizes->most_bytes);
 	else if (o->slots == 0)
-		p->n_slots = odw_free_slots(p->n_slots, have, fixed + cache, p->slot_bytes);
-	p->need_bytes = fixed + cache + p->n_slots * p->slot_bytes;
+		p->n_slots = odw_free_slots(p->n_slots, have, fixed + cache, o->sizes->most_bytes);
+	p->need_bytes = fixed + cache + p->n_slots * o->sizes->most_bytes;
 }
 
 /* Plans the bytes of --cache-mib that the slots do not hold for it. */
-static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t slots_bytes,
-		      struct od_err *err)
+static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err)
 {
-	const struct od_config *cfg = od_pack_config(o->pack);
-	const uint64_t all = (uint64_t)cfg->n_moe * cfg->n_experts, cache_bytes = o->cache_mib << 20;
+	const uint64_t cache_bytes = o->cache_mib << 20, slots_bytes = p->n_slots * o->sizes->kept_bytes;
 	const enum od_cache_state smallest = o->policy == OD_CACHE_RANK ? OD_CACHE_E : OD_CACHE_F;
-	uint64_t least = 0, fit;
+	uint64_t least = 0;
 
-	for (uint32_t m = 0; m < cfg->n_moe; m++)
-		least = o->layer[m].bytes[smallest] > least ? o->layer[m].bytes[smallest] : least;
+	for (uint32_t m = 0; m < od_pack_config(o->pack)->n_moe; m++)
+		least = o->sizes->layer[m].bytes[smallest] > least ? o->sizes->layer[m].bytes[smallest] : least;
 	least += slots_bytes;
 	if (cache_bytes < least)
 		return od_fail(err, OD_ERR_NOMEM,
@@ -97,31 +92,16 @@ static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o
 			       " MiB with %u slots of this form; see --slots and --resident-form",
 			       o->cache_mib, (least + (1u << 20) - 1) >> 20, p->n_slots);
 	p->cache_bytes = cache_bytes - slots_bytes;
-	fit = p->cache_bytes / p->least_slot_bytes;
-	p->max_pinned = (uint32_t)(fit < all ? fit : all);
 	return OD_OK;
-}
-
-static void measure_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o)
-{
-	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
-		p->buf_bytes[i] = od_pack_buf_bytes(o->pack, (enum od_expert_buf)i);
-	p->least_slot_bytes = UINT64_MAX;
-	for (uint32_t m = 0; m < od_pack_config(o->pack)->n_moe; m++) {
-		const uint64_t bytes = o->layer[m].bytes[OD_CACHE_F];
-
-		p->slot_bytes = bytes > p->slot_bytes ? bytes : p->slot_bytes;
-		p->least_slot_bytes = bytes < p->least_slot_bytes ? bytes : p->least_slot_bytes;
-	}
 }
 
 /* Where layers differ in size, more slots hold smaller experts, unless their number was asked for, or a cache keeps
  * what a worker has memory for. */
 static void add_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o)
 {
-	p->slots_bytes = p->n_slots * p->slot_bytes;
+	p->slots_bytes = p->n_slots * o->sizes->most_bytes;
 	if (o->slots == 0 && o->cache_mib == 0) {
-		const uint64_t most = p->slots_bytes / p->least_slot_bytes;
+		const uint64_t most = p->slots_bytes / o->sizes->least_bytes;
 
 		p->n_slots = (unsigned)(most < OD_MAX_SLOTS ? most : OD_MAX_SLOTS);
 	}
@@ -129,23 +109,18 @@ static void add_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o
 
 int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err)
 {
-	const unsigned own = od_form_bufs(o->form);
-	uint64_t loads, fixed, kept_bytes;
-	int rc;
+	uint64_t loads, fixed;
+	int rc =
+		od_loader_bytes(&loads, o->pack, o->device, o->form, o->sizes->slot, o->n_readers, o->n_inflaters, err);
 
-	*p = (struct odw_memory_plan){ .slot = own };
-	measure_slots(p, o);
-	if (o->cache_mib > 0 && o->layer[0].pools != OD_CACHE_POOL(OD_CACHE_F)) /* it keeps chunks, too */
-		p->slot |= OD_SET_STORED;
-	kept_bytes = od_expert_bufs_memory(o->device, p->slot, p->slot & ~own, p->buf_bytes, p->buf_bytes);
-	rc = od_loader_bytes(&loads, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
+	*p = (struct odw_memory_plan){ 0 };
 	fixed = loads + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0);
 	if (rc == OD_OK)
-		rc = plan_slots(p, o, fixed, kept_bytes, err);
+		rc = plan_slots(p, o, fixed, err);
 	if (rc != OD_OK)
 		return rc;
 	/* as BF16, half of the load threads' memory is stages on the host; as planes all */
 	fit_free(p, o, fixed, o->form == OD_FORM_PLAIN ? loads / 2 : 0);
 	add_slots(p, o);
-	return o->cache_mib > 0 ? plan_cache(p, o, p->n_slots * kept_bytes, err) : rc;
+	return o->cache_mib > 0 ? plan_cache(p, o, err) : OD_OK;
 }

@@ -4,15 +4,13 @@
 #ifndef ODW_MEMORY_PLAN_H
 #define ODW_MEMORY_PLAN_H
 
-#include "common/cache/pool_policy.h"
-#include "common/pack/load/expert_form.h"
-#include "common/pack/pack.h"
+#include "common/residency/residency.h"
 
 struct odw_memory_opts {
 	const struct od_pack *pack;
 	const struct od_device *device; /* holds the slots */
 	enum od_form form;
-	const struct od_cache_sizes *layer; /* [n_moe], of od_expert_cache_sizes for this form */
+	const struct od_residency_sizes *sizes; /* measured for this form */
 	uint64_t limit_bytes;
 	uint64_t slots; /* --slots; 0: as many as fit */
 	uint64_t cache_mib; /* 0: no cache */
@@ -26,21 +24,16 @@ struct odw_memory_plan {
 	 * (odw_memory_slots, n_slots). */
 	unsigned n_slots;
 	uint64_t slots_bytes; /* all slots together take so much at most */
-	unsigned slot; /* the buffers of a slot: a set of 1 << enum od_expert_buf */
-	uint64_t buf_bytes[OD_N_EXPERT_BUFS]; /* one buffer of each kind */
-	/* The largest expert in a slot, and the smallest, without the buffers that only a cache needs. */
-	uint64_t slot_bytes, least_slot_bytes;
+	uint64_t cache_bytes; /* budget for cached data outside slots */
 	uint64_t need_bytes; /* the whole plan, by the limit's count */
 	/* Memory taken beside slots and cache, on a device with memory of its own. */
 	uint64_t beside_bytes;
-	uint64_t cache_bytes; /* budget for cached data outside slots */
-	uint32_t max_pinned; /* limit of slots that the cache pins, in addition to n_slots */
 };
 
 /* Slots that there are for experts of any layer. */
-static inline unsigned odw_memory_slots(const struct odw_memory_plan *p)
+static inline unsigned odw_memory_slots(const struct odw_memory_plan *p, const struct od_residency_sizes *s)
 {
-	const uint64_t n = p->slots_bytes / p->slot_bytes;
+	const uint64_t n = p->slots_bytes / s->most_bytes;
 
 	return n < p->n_slots ? (unsigned)n : p->n_slots;
 }

@@ -15,10 +15,8 @@
 #include "common/net/hosts.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/pack_layout.h"
-#include "common/residency/cache_costs.h"
-#include "common/residency/cache_planner.h"
 #include "common/residency/read_mode.h"
-#include "common/residency/loader.h"
+#include "common/residency/residency.h"
 #include "worker-node/paced_reader.h"
 #include "worker-node/memory_plan.h"
 #include "worker-node/pull/spool_begin.h"
@@ -64,16 +62,11 @@ struct worker_daemon {
 	const struct od_config *cfg;
 	struct odw_puller *puller; /* NULL: nothing is pulled */
 	enum od_form form;
+	struct od_residency_sizes sizes;
 	struct odw_memory_plan memory;
-	struct od_expert_bufs *bufs;
-	struct od_cache_sizes *sizes; /* [n_moe] */
-	uint64_t *slot_bytes; /* [n_moe] */
-	struct od_expert_cache *cache; /* NULL: none, and no planner */
-	struct od_cache_planner_opts plan;
-	struct od_cache_planner *planner;
-	struct od_schedule *schedule;
+	struct od_residency *residency;
+	struct od_schedule *schedule; /* the residency's */
 	struct odw_engine *engine;
-	struct od_loaders *loaders;
 	struct odw_paced_reader paced; /* --load-time */
 	struct od_keys *keys; /* NULL: none */
 	struct od_daemon *daemon;
@@ -139,7 +132,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 	w->session.max_rows = hello->max_rows < most ? hello->max_rows : most;
 	welcome->kernel_class = (char *)od_device_kernel_class(w->device, w->session.profile);
 	welcome->backend = (char *)od_device_name(w->device);
-	welcome->slots = odw_memory_slots(&w->memory);
+	welcome->slots = odw_memory_slots(&w->memory, &w->sizes);
 	welcome->memory_bytes = w->opt.memory_bytes;
 	welcome->threads = (uint32_t)w->opt.common.threads;
 	welcome->spool = od_pack_is_spool(w->pack);
@@ -211,8 +204,7 @@ static int on_place(struct worker_daemon *w, const Od__Place *place, struct od_e
 			       place->n_workers, place->n_groups);
 	if (w->puller != NULL)
 		odw_puller_place(w->puller, &share);
-	if (w->cache != NULL)
-		od_schedule_place(w->schedule, &share);
+	od_schedule_place(w->schedule, &share);
 	return OD_OK;
 }
 
@@ -373,14 +365,14 @@ static void say_memory(const struct worker_daemon *w)
 	const uint64_t have = od_device_free_bytes(w->device);
 	char a[32], b[32];
 
-	const unsigned n = odw_memory_slots(m);
+	const unsigned n = odw_memory_slots(m, &w->sizes);
 	char more[80] = "";
 
 	if (m->n_slots > n)
 		snprintf(more, sizeof(more), ", or %u of %s, the smallest layers' experts,", m->n_slots,
-			 od_format_bytes(m->least_slot_bytes, a, sizeof(a)));
+			 od_format_bytes(w->sizes.least_bytes, a, sizeof(a)));
 	od_log(OD_LOG_INFO, "%u slot%s of %s (%s)%s within %s", n, n > 1 ? "s" : "",
-	       od_format_bytes(m->slot_bytes, a, sizeof(a)), od_form_names[w->form], more,
+	       od_format_bytes(w->sizes.most_bytes, a, sizeof(a)), od_form_names[w->form], more,
 	       od_format_bytes(w->opt.memory_bytes, b, sizeof(b)));
 	if (have > 0 && !od_device_has_memory(w->device) && m->need_bytes > have)
 		od_log(OD_LOG_WARN,
@@ -389,81 +381,46 @@ static void say_memory(const struct worker_daemon *w)
 		       od_format_bytes(m->need_bytes, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)));
 }
 
-/* Memory of each layer's experts, in slots and in a cache. */
-static int make_sizes(struct worker_daemon *w, struct od_err *err)
-{
-	const uint32_t n_moe = w->cfg->n_moe;
-
-	w->sizes = calloc(n_moe, sizeof(*w->sizes));
-	w->slot_bytes = calloc(n_moe, sizeof(*w->slot_bytes));
-	if (w->sizes == NULL || w->slot_bytes == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "sizes of %u layers", n_moe);
-	od_expert_cache_sizes(w->pack, w->device, w->form, w->sizes);
-	for (uint32_t m = 0; m < n_moe; m++)
-		w->slot_bytes[m] = w->sizes[m].bytes[OD_CACHE_F];
-	return OD_OK;
-}
-
-static int make_bufs(struct worker_daemon *w, struct od_err *err)
-{
-	struct od_expert_bufs_opts o = { .device = w->device,
-					 .slot = w->memory.slot,
-					 .layer = od_pack_layer_sizes(w->pack),
-					 .n_moe = w->cfg->n_moe,
-					 .limit_bytes = w->memory.slots_bytes + (w->opt.cache_mib << 20) };
-
-	memcpy(o.bytes, w->memory.buf_bytes, sizeof(o.bytes));
-	return od_expert_bufs_new(&w->bufs, &o, err);
-}
-
-/* Buffers of experts, and the tables of a cache of them. */
 static int make_memory(struct worker_daemon *w, struct od_err *err)
 {
-	struct odw_memory_opts opts = { .pack = w->pack,
-					.device = w->device,
-					.form = w->form,
-					.limit_bytes = w->opt.memory_bytes,
-					.slots = w->opt.slots,
-					.cache_mib = w->opt.cache_mib,
-					.policy = (enum od_cache_policy)w->opt.cache_policy,
-					.n_readers = (unsigned)w->opt.read_threads,
-					.n_inflaters = (unsigned)w->opt.load_threads,
-					.pulls = w->puller != NULL };
 	const uint64_t all = (uint64_t)w->cfg->n_moe * w->cfg->n_experts;
-	struct odw_memory_plan *m = &w->memory;
-	const struct od_cache_plan none = { 0 };
-	size_t n[OD_N_EXPERT_BUFS];
-	int rc = make_sizes(w, err);
+	const struct odw_memory_opts mo = { .pack = w->pack,
+					    .device = w->device,
+					    .form = w->form,
+					    .sizes = &w->sizes,
+					    .limit_bytes = w->opt.memory_bytes,
+					    .slots = w->opt.slots,
+					    .cache_mib = w->opt.cache_mib,
+					    .policy = (enum od_cache_policy)w->opt.cache_policy,
+					    .n_readers = (unsigned)w->opt.read_threads,
+					    .n_inflaters = (unsigned)w->opt.load_threads,
+					    .pulls = w->puller != NULL };
+	struct od_residency_opts o = { .pack = w->pack,
+				       .device = w->device,
+				       .form = w->form,
+				       .sizes = &w->sizes,
+				       .policy = mo.policy,
+				       .n_readers = mo.n_readers,
+				       .n_inflaters = mo.n_inflaters };
+	int rc = od_residency_measure(&w->sizes, w->pack, w->device, w->form, w->opt.cache_mib > 0, err);
 
-	opts.layer = w->sizes;
 	if (rc == OD_OK)
-		rc = odw_memory_plan(m, &opts, err);
-	if (rc == OD_OK)
-		rc = make_bufs(w, err);
+		rc = odw_memory_plan(&w->memory, &mo, err);
 	if (rc != OD_OK)
 		return rc;
 	say_memory(w);
-	w->plan = (struct od_cache_planner_opts){ .pack = w->pack,
-						  .bufs = w->bufs,
-						  .slot = m->slot,
-						  .n_slots = m->n_slots,
-						  .n_experts = w->cfg->n_experts,
-						  .policy = opts.policy,
-						  .layer = w->sizes,
-						  .budget_bytes = m->cache_bytes };
-	od_cache_planner_bufs(&w->plan, &none, n);
-	rc = od_expert_bufs_grow(w->bufs, n, err);
+	o.n_slots = w->memory.n_slots;
+	o.slots_bytes = w->memory.slots_bytes;
+	o.cache_bytes = w->memory.cache_bytes;
+	rc = od_residency_new(&w->residency, &o, err);
 	if (rc != OD_OK)
-		return od_fail_within(err, "%u slots do not fit (see --memory-limit and --slots)", m->n_slots);
-	if (w->opt.cache_mib == 0)
-		return rc;
+		return od_fail_within(err, "%u slots do not fit (see --memory-limit and --slots)", w->memory.n_slots);
+	w->schedule = od_residency_schedule(w->residency);
 	/* else it would not fit into a PONG: main then places as without a cache */
-	if (all < OD_MAX_HEADER_BYTES / 2) {
-		w->cached = malloc(all);
-		if (w->cached == NULL)
-			return od_fail(err, OD_ERR_NOMEM, "cache");
-	}
-	return od_expert_cache_new(&w->cache, w->cfg->n_moe, w->cfg->n_experts, w->bufs, err);
+	if (w->opt.cache_mib == 0 || all >= OD_MAX_HEADER_BYTES / 2)
+		return OD_OK;
+	w->cached = malloc(all);
+	return w->cached != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "cache");
 }
 
 static int use_device(struct worker_daemon *w, struct od_err *err)
@@ -475,16 +432,12 @@ static int use_device(struct worker_daemon *w, struct od_err *err)
 
 static void free_memory(struct worker_daemon *w)
 {
-	od_expert_cache_free(w->cache);
-	od_expert_bufs_free(w->bufs);
+	od_residency_free(w->residency);
+	od_residency_sizes_fini(&w->sizes);
 	free(w->cached);
-	free(w->sizes);
-	free(w->slot_bytes);
-	w->cache = NULL;
-	w->bufs = NULL;
+	w->residency = NULL;
+	w->schedule = NULL;
 	w->cached = NULL;
-	w->sizes = NULL;
-	w->slot_bytes = NULL;
 }
 
 /* Whether a GPU has room for what is made after the slots. */
@@ -540,9 +493,9 @@ static int choose_read_mode(const struct worker_daemon *w, struct od_err *err)
 	bool direct;
 	int rc;
 
-	od_expert_bufs_fill(w->bufs, 0, &mem);
+	od_expert_bufs_fill(od_residency_bufs(w->residency), 0, &mem);
 	rc = od_read_mode_choose(&direct, &o, err);
-	od_expert_bufs_put(w->bufs, 0, &mem, ~0u);
+	od_expert_bufs_put(od_residency_bufs(w->residency), 0, &mem, ~0u);
 	if (rc == OD_OK && !direct && w->opt.read_mode == OD_READ_DIRECT)
 		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s",
 		       why_not_direct(w));
@@ -553,28 +506,9 @@ static int choose_read_mode(const struct worker_daemon *w, struct od_err *err)
 
 static int open_memory(struct worker_daemon *w, struct od_err *err)
 {
-	const struct od_pack_expert *x = od_pack_expert(w->pack, 0, 0);
-	struct od_schedule_opts opts = { .n_moe = w->cfg->n_moe,
-					 .n_experts = w->cfg->n_experts,
-					 .n_slices = od_slices(od_pack_expert(w->pack, 0, 0)->n_shards),
-					 .n_stages = od_loader_stages((unsigned)w->opt.read_threads,
-								      (unsigned)w->opt.load_threads),
-					 .n_readers = (unsigned)w->opt.read_threads,
-					 .n_inflaters = (unsigned)w->opt.load_threads,
-					 .expert_bytes = od_pack_expert_stored_bytes(w->pack) };
 	int rc = choose_device(w, err);
 
-	opts.n_slots = w->memory.n_slots;
-	opts.slot_bytes = w->slot_bytes;
-	opts.slots_bytes = w->memory.slots_bytes;
-	opts.bufs = w->bufs;
-	opts.cache = w->cache;
-	opts.max_pinned = w->memory.max_pinned;
-	for (uint32_t i = 0; i < x->n_shards; i++)
-		opts.sm_bytes += x->shard[i].sm.stored_bytes;
-	if (rc == OD_OK)
-		rc = choose_read_mode(w, err);
-	return rc == OD_OK ? od_schedule_new(&w->schedule, &opts, err) : rc;
+	return rc == OD_OK ? choose_read_mode(w, err) : rc;
 }
 
 static void wake_engine(void *port)
@@ -587,33 +521,20 @@ static int ask_puller(void *puller, uint32_t m, uint32_t expert, uint64_t begin_
 	return odw_puller_missed(puller, m, expert, begin_ns, code, err);
 }
 
-static int open_loaders(struct worker_daemon *w, struct od_data_port *port, struct od_err *err)
+static int start_loads(struct worker_daemon *w, struct od_data_port *port, struct od_err *err)
 {
 	const bool is_paced = w->opt.load_time_ms > 0;
-	const struct od_loader_opts opts = { .pack = w->pack,
-					     .device = w->device,
-					     .form = w->form,
-					     .slot = w->memory.slot,
-					     .schedule = w->schedule,
-					     .n_readers = (unsigned)w->opt.read_threads,
-					     .n_inflaters = (unsigned)w->opt.load_threads,
-					     .read = is_paced ? odw_paced_read : NULL,
-					     .read_arg = &w->paced,
-					     .missed = w->puller != NULL ? ask_puller : NULL,
-					     .missed_arg = w->puller,
-					     .wake = wake_engine,
-					     .wake_arg = port };
+	const struct od_residency_calls calls = { .read = is_paced ? odw_paced_read : NULL,
+						  .read_arg = &w->paced,
+						  .missed = w->puller != NULL ? ask_puller : NULL,
+						  .missed_arg = w->puller,
+						  .wake = wake_engine,
+						  .wake_arg = port };
 
 	w->paced = (struct odw_paced_reader){
 		.pack = w->pack, .schedule = w->schedule, .load_ns = load_time_ns(w), .lock = PTHREAD_MUTEX_INITIALIZER
 	};
-	return od_loaders_start(&w->loaders, &opts, err);
-}
-
-static int open_planner(struct worker_daemon *w, struct od_err *err)
-{
-	w->plan.schedule = w->schedule;
-	return od_cache_planner_start(&w->planner, &w->plan, err);
+	return od_residency_start(w->residency, &calls, err);
 }
 
 static int open_daemon(struct worker_daemon *w, struct od_err *err)
@@ -633,9 +554,7 @@ static int open_daemon(struct worker_daemon *w, struct od_err *err)
 	if (rc == OD_OK)
 		rc = odw_engine_start(&w->engine, &engine, err);
 	if (rc == OD_OK)
-		rc = open_loaders(w, engine.port, err);
-	if (rc == OD_OK && w->cache != NULL)
-		rc = open_planner(w, err);
+		rc = start_loads(w, engine.port, err);
 	if (rc != OD_OK)
 		return rc;
 	od_device_log_memory(w->device);
@@ -766,12 +685,10 @@ static int open_worker(struct worker_daemon *w, struct od_err *err)
 static void close_worker(struct worker_daemon *w)
 {
 	odw_engine_stop(w->engine);
-	od_loaders_stop(w->loaders);
-	od_cache_planner_stop(w->planner);
+	od_residency_stop(w->residency);
 	od_daemon_free(w->daemon);
 	odw_engine_free(w->engine);
 	odw_puller_stop(w->puller);
-	od_schedule_free(w->schedule);
 	free_memory(w);
 	od_device_free(w->device);
 	od_pack_close(w->pack);

@@ -1,0 +1,204 @@
+#include "common/residency/residency.h"
+
+#include "common/residency/cache_costs.h"
+#include "common/residency/cache_planner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct od_residency {
+	struct od_residency_opts o;
+	struct od_expert_bufs *bufs;
+	struct od_expert_cache *cache; /* NULL: none, and no planner */
+	struct od_schedule *schedule;
+	struct od_cache_planner_opts plan;
+	struct od_cache_planner *planner;
+	struct od_loaders *loaders;
+};
+
+/* ---- Sizes ---- */
+
+static void find_extremes(struct od_residency_sizes *s, uint32_t n_moe)
+{
+	s->least_bytes = UINT64_MAX;
+	for (uint32_t m = 0; m < n_moe; m++) {
+		const uint64_t bytes = s->layer[m].bytes[OD_CACHE_F];
+
+		s->slot_bytes[m] = bytes;
+		s->most_bytes = bytes > s->most_bytes ? bytes : s->most_bytes;
+		s->least_bytes = bytes < s->least_bytes ? bytes : s->least_bytes;
+	}
+}
+
+int od_residency_measure(struct od_residency_sizes *s, const struct od_pack *pack, const struct od_device *d,
+			 enum od_form form, bool has_cache, struct od_err *err)
+{
+	const uint32_t n_moe = od_pack_config(pack)->n_moe;
+	const unsigned own = od_form_bufs(form);
+
+	*s = (struct od_residency_sizes){ .slot = own };
+	s->layer = calloc(n_moe, sizeof(*s->layer));
+	s->slot_bytes = calloc(n_moe, sizeof(*s->slot_bytes));
+	if (s->layer == NULL || s->slot_bytes == NULL) {
+		od_residency_sizes_fini(s);
+		return od_fail(err, OD_ERR_NOMEM, "sizes of %u layers", n_moe);
+	}
+	od_expert_cache_sizes(pack, d, form, s->layer);
+	find_extremes(s, n_moe);
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		s->buf_bytes[i] = od_pack_buf_bytes(pack, (enum od_expert_buf)i);
+	if (has_cache && s->layer[0].pools != OD_CACHE_POOL(OD_CACHE_F)) /* it keeps chunks, too */
+		s->slot |= OD_SET_STORED;
+	s->kept_bytes = od_expert_bufs_memory(d, s->slot, s->slot & ~own, s->buf_bytes, s->buf_bytes);
+	return OD_OK;
+}
+
+void od_residency_sizes_fini(struct od_residency_sizes *s)
+{
+	free(s->layer);
+	free(s->slot_bytes);
+	*s = (struct od_residency_sizes){ 0 };
+}
+
+/* ---- The store ---- */
+
+static int make_bufs(struct od_residency *r, struct od_err *err)
+{
+	const struct od_residency_opts *o = &r->o;
+	struct od_expert_bufs_opts bo = { .device = o->device,
+					  .slot = o->sizes->slot,
+					  .layer = od_pack_layer_sizes(o->pack),
+					  .n_moe = od_pack_config(o->pack)->n_moe,
+					  .limit_bytes =
+						  o->slots_bytes + o->n_slots * o->sizes->kept_bytes + o->cache_bytes };
+	const struct od_cache_plan none = { 0 };
+	size_t n[OD_N_EXPERT_BUFS];
+	int rc;
+
+	memcpy(bo.bytes, o->sizes->buf_bytes, sizeof(bo.bytes));
+	rc = od_expert_bufs_new(&r->bufs, &bo, err);
+	if (rc != OD_OK)
+		return rc;
+	r->plan.bufs = r->bufs;
+	od_cache_planner_bufs(&r->plan, &none, n);
+	return od_expert_bufs_grow(r->bufs, n, err);
+}
+
+/* Experts that the cache can keep in slots, in addition to n_slots. */
+static uint32_t most_pinned(const struct od_residency_opts *o)
+{
+	const struct od_config *cfg = od_pack_config(o->pack);
+	const uint64_t all = (uint64_t)cfg->n_moe * cfg->n_experts, fit = o->cache_bytes / o->sizes->least_bytes;
+
+	return (uint32_t)(fit < all ? fit : all);
+}
+
+static int make_schedule(struct od_residency *r, struct od_err *err)
+{
+	const struct od_residency_opts *o = &r->o;
+	const struct od_config *cfg = od_pack_config(o->pack);
+	const struct od_pack_expert *x = od_pack_expert(o->pack, 0, 0);
+	struct od_schedule_opts so = { .n_moe = cfg->n_moe,
+				       .n_experts = cfg->n_experts,
+				       .n_slices = od_slices(x->n_shards),
+				       .n_slots = o->n_slots,
+				       .slot_bytes = o->sizes->slot_bytes,
+				       .slots_bytes = o->slots_bytes,
+				       .bufs = r->bufs,
+				       .cache = r->cache,
+				       .max_pinned = most_pinned(o),
+				       .n_stages = od_loader_stages(o->n_readers, o->n_inflaters),
+				       .n_readers = o->n_readers,
+				       .n_inflaters = o->n_inflaters,
+				       .expert_bytes = od_pack_expert_stored_bytes(o->pack) };
+
+	for (uint32_t i = 0; i < x->n_shards; i++)
+		so.sm_bytes += x->shard[i].sm.stored_bytes;
+	return od_schedule_new(&r->schedule, &so, err);
+}
+
+int od_residency_new(struct od_residency **out, const struct od_residency_opts *o, struct od_err *err)
+{
+	const struct od_config *cfg = od_pack_config(o->pack);
+	struct od_residency *r = calloc(1, sizeof(*r));
+	int rc;
+
+	*out = NULL;
+	if (r == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "store of experts");
+	r->o = *o;
+	r->plan = (struct od_cache_planner_opts){ .pack = o->pack,
+						  .slot = o->sizes->slot,
+						  .n_slots = o->n_slots,
+						  .n_experts = cfg->n_experts,
+						  .policy = o->policy,
+						  .layer = o->sizes->layer,
+						  .budget_bytes = o->cache_bytes };
+	rc = make_bufs(r, err);
+	if (rc == OD_OK && o->cache_bytes > 0)
+		rc = od_expert_cache_new(&r->cache, cfg->n_moe, cfg->n_experts, r->bufs, err);
+	if (rc == OD_OK)
+		rc = make_schedule(r, err);
+	if (rc != OD_OK) {
+		od_residency_free(r);
+		return rc;
+	}
+	*out = r;
+	return OD_OK;
+}
+
+int od_residency_start(struct od_residency *r, const struct od_residency_calls *calls, struct od_err *err)
+{
+	const struct od_loader_opts lo = { .pack = r->o.pack,
+					   .device = r->o.device,
+					   .form = r->o.form,
+					   .slot = r->o.sizes->slot,
+					   .schedule = r->schedule,
+					   .n_readers = r->o.n_readers,
+					   .n_inflaters = r->o.n_inflaters,
+					   .read = calls->read,
+					   .read_arg = calls->read_arg,
+					   .missed = calls->missed,
+					   .missed_arg = calls->missed_arg,
+					   .wake = calls->wake,
+					   .wake_arg = calls->wake_arg };
+	int rc = od_loaders_start(&r->loaders, &lo, err);
+
+	if (rc != OD_OK || r->cache == NULL)
+		return rc;
+	r->plan.schedule = r->schedule;
+	return od_cache_planner_start(&r->planner, &r->plan, err);
+}
+
+void od_residency_stop(struct od_residency *r)
+{
+	if (r == NULL)
+		return;
+	if (r->schedule != NULL)
+		od_schedule_stop(r->schedule);
+	od_loaders_stop(r->loaders);
+	od_cache_planner_stop(r->planner);
+	r->loaders = NULL;
+	r->planner = NULL;
+}
+
+void od_residency_free(struct od_residency *r)
+{
+	if (r == NULL)
+		return;
+	od_residency_stop(r);
+	od_schedule_free(r->schedule);
+	od_expert_cache_free(r->cache);
+	od_expert_bufs_free(r->bufs);
+	free(r);
+}
+
+struct od_schedule *od_residency_schedule(const struct od_residency *r)
+{
+	return r != NULL ? r->schedule : NULL;
+}
+
+struct od_expert_bufs *od_residency_bufs(const struct od_residency *r)
+{
+	return r->bufs;
+}
