@@ -528,15 +528,20 @@ int od_forward_fetch_for(struct od_forward *f, struct od_expert_runner *runner, 
 	return od_forward_fetch(f, what, err);
 }
 
-/* Fills the call's host fields, for a runner that works on the host. */
-static int fetch_call(struct od_forward *f, struct od_moe_call *call, struct od_err *err)
+/* Fills the call's host fields: all for a runner that works on the host, else those that it needs. */
+static int fetch_call(struct od_forward *f, struct od_expert_runner *runner, struct od_moe_call *call,
+		      struct od_err *err)
 {
-	int rc = od_forward_fetch(f, OD_FETCH_ROUTES | OD_FETCH_ROWS, err);
+	int rc;
 
-	call->x = f->host[BUF_H];
-	call->expert = f->host[BUF_EXPERT];
-	call->weight = f->host[BUF_WEIGHT];
-	call->y = f->host[BUF_Y];
+	if (!runner->on_device)
+		rc = od_forward_fetch(f, OD_FETCH_ROUTES | OD_FETCH_ROWS, err);
+	else
+		rc = runner->needs != NULL ? od_forward_fetch_for(f, runner, 0, err) : OD_OK;
+	call->x = fetched(f, OD_FETCH_ROWS, BUF_H);
+	call->expert = fetched(f, OD_FETCH_ROUTES, BUF_EXPERT);
+	call->weight = fetched(f, OD_FETCH_ROUTES, BUF_WEIGHT);
+	call->y = runner->on_device ? NULL : f->host[BUF_Y];
 	call->probability = fetched(f, OD_FETCH_PROBABILITIES, BUF_PROBABILITY);
 	call->residual = fetched(f, OD_FETCH_RESIDUALS, BUF_X);
 	return rc;
@@ -554,11 +559,10 @@ int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, st
 		.expert_at = ref(f, BUF_EXPERT),
 		.y_at = ref(f, BUF_Y),
 	};
-	int rc = OD_OK;
+	int rc;
 
 	assert(f->phase == PHASE_EXPERTS);
-	if (!runner->on_device)
-		rc = fetch_call(f, &call, err);
+	rc = fetch_call(f, runner, &call, err);
 	if (rc == OD_OK)
 		rc = runner->submit(runner, &call, err);
 	if (rc != OD_OK)

@@ -45,7 +45,8 @@ struct od_moe_call {
 };
 
 struct od_expert_runner {
-	bool on_device; /* it works on the device: only x_at, expert_at and y_at are set */
+	/* It works on the device: only x_at, expert_at and y_at are set, and of the others what it needs. */
+	bool on_device;
 	/* The attention and the router of layer m are queued. Returns the results that the runner will read on the host
 	 * (OD_FETCH_). It may queue its own transfers now; the fetch waits for both. NULL: only those of a call. */
 	unsigned (*needs)(struct od_expert_runner *r, uint64_t step, uint32_t m);

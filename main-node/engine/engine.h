@@ -42,6 +42,9 @@ struct odm_engine_opts {
 	const char *prefix_cache_dir; /* folder in which it outlives the process; NULL: none */
 	uint64_t prefill_rows; /* limit of rows of a prefill chunk */
 	bool resident; /* the experts are in this process's memory, too */
+	/* or as many as fit: within memory_bytes, which limit the process. 0: within what is free */
+	bool tiered;
+	uint64_t memory_bytes;
 	/* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */
 	int form;
 	bool quiet; /* no progress while loading */

@@ -60,6 +60,17 @@ int odm_model_open(struct odm_model **out, const char *pack, struct od_err *err)
 	return OD_OK;
 }
 
+/* OD_ERR_NOMEM: a GPU that "auto" has chosen is left for the CPUs. */
+static int check_tiers(const struct odm_model *m, struct od_err *err)
+{
+	if (!m->opts.tiered || od_device_skips_experts(m->device))
+		return OD_OK;
+	return od_fail(
+		err, OD_ERR_NOMEM,
+		"%s: only CPUs keep a part of the experts; a GPU takes them with --resident, --local or --workers",
+		od_device_name(m->device));
+}
+
 static int open_device(struct odm_model *m, struct od_err *err)
 {
 	const enum od_cpu cpu = (enum od_cpu)m->opts.cpu;
@@ -68,7 +79,9 @@ static int open_device(struct odm_model *m, struct od_err *err)
 
 	if (rc != OD_OK)
 		return rc;
-	rc = odm_state_plan_make(m, err);
+	rc = check_tiers(m, err);
+	if (rc == OD_OK)
+		rc = odm_state_plan_make(m, err);
 	if (rc == OD_OK)
 		return rc;
 	rc = od_device_fall_back(&m->device, rc, cpu, threads, "od-compute", err);
@@ -141,6 +154,7 @@ void odm_model_close(struct odm_model *m)
 	od_device_free(m->device);
 	od_tokenizer_free(m->tokenizer);
 	free(m->suppressed);
+	odm_tier_plan_close(&m->tiers);
 	od_pack_close(m->pack);
 	free(m);
 }

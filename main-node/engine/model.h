@@ -9,6 +9,7 @@
 #include "common/pack/load/expert_form.h"
 #include "main-node/engine/engine.h"
 #include "main-node/engine/reuse.h"
+#include "main-node/engine/tier_plan.h"
 
 struct odm_model {
 	struct odm_engine_opts opts; /* with the chosen values filled in */
@@ -29,6 +30,7 @@ struct odm_model {
 	 * number. */
 	uint64_t fair_tokens;
 	struct odm_reuse reuse;
+	struct odm_tier_plan tiers; /* opts.tiered */
 };
 
 /* Opens the pack alone. pack: as in odm_engine_opts. */

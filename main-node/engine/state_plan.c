@@ -10,10 +10,13 @@
 #include "common/pack/load/expert_load.h"
 #include "main-node/engine/pass_size.h"
 
+#include <inttypes.h>
+
 /* the prefix cache, when it is not said how large; and at most one in so many bytes of what is free */
 #define AUTO_CACHE_BYTES (1ull << 30)
 #define AUTO_CACHE_DIVISOR 4
 #define AUTO_CTX_DIVISOR 2
+#define TIERED_DIVISOR 16 /* in place of these two, where the rest is for experts */
 #define MIB (1ull << 20)
 
 /* Memory of main itself, without sequences' pages. */
@@ -27,7 +30,9 @@ static int open_split(struct odm_model *m, struct od_split *s, struct od_err *er
 	};
 	const uint64_t have = od_device_free_bytes(m->device);
 	/* Each of several cards has its own limit. */
-	const uint64_t limit = have > 0 && od_device_cards(m->device) == 1 ? have : UINT64_MAX;
+	const uint64_t limit = m->opts.tiered				   ? m->tiers.limit_bytes :
+			       have > 0 && od_device_cards(m->device) == 1 ? have :
+									     UINT64_MAX;
 	int rc = od_split_init(s, m->device, m->config->n_layers, 0, m->config->n_layers, limit, err);
 
 	if (rc != OD_OK)
@@ -37,6 +42,10 @@ static int open_split(struct odm_model *m, struct od_split *s, struct od_err *er
 	if (m->opts.resident) {
 		od_experts_split(m->pack, m->form, s);
 		od_split_add(&s->each.bytes, od_resident_bytes(&fo));
+	}
+	if (m->opts.tiered) {
+		od_split_add(&s->each.bytes, od_resident_bytes(&fo));
+		od_split_add(&s->each.bytes, odm_tier_plan_least(&m->tiers, m->config->top_k));
 	}
 	od_state_split(m->config, m->opts.profile, s);
 	return OD_OK;
@@ -68,8 +77,10 @@ static uint64_t asked_items(uint64_t mib, uint64_t each)
 }
 
 /* Items if their number was not given, by the memory that `pages` and `copies` leave; is_page: or snapshots. */
-static uint64_t auto_items(const struct od_split *s, uint64_t pages, uint64_t copies, bool is_page)
+static uint64_t auto_items(const struct odm_model *m, const struct od_split *s, uint64_t pages, uint64_t copies,
+			   bool is_page)
 {
+	const uint64_t divisor = m->opts.tiered ? TIERED_DIVISOR : AUTO_CACHE_DIVISOR;
 	uint64_t most = UINT64_MAX;
 
 	for (unsigned i = 0; i <= s->n_cards; i++) {
@@ -77,8 +88,7 @@ static uint64_t auto_items(const struct od_split *s, uint64_t pages, uint64_t co
 			       need = od_split_need(s, i, pages, copies);
 
 		if (each > 0)
-			most = min_u64(most,
-				       min_u64((s->card[i].free - need) / AUTO_CACHE_DIVISOR, AUTO_CACHE_BYTES) / each);
+			most = min_u64(most, min_u64((s->card[i].free - need) / divisor, AUTO_CACHE_BYTES) / each);
 	}
 	return most != UINT64_MAX ? most : 0;
 }
@@ -136,7 +146,22 @@ static uint64_t auto_pages(const struct odm_model *m, uint64_t wanted, uint64_t 
 {
 	const uint64_t few = min_u64(od_state_pages(od_config_least_ctx(m->config)) * m->opts.parallel, most);
 
-	return min_u64(wanted, few + (most - few) / AUTO_CTX_DIVISOR);
+	return min_u64(wanted, few + (most - few) / (m->opts.tiered ? TIERED_DIVISOR : AUTO_CTX_DIVISOR));
+}
+
+static int too_little_for_tiers(const struct odm_model *m, uint64_t need, struct od_err *err)
+{
+	const struct odm_tier_plan *t = &m->tiers;
+	const uint64_t least = need + odm_tier_plan_beside();
+	char a[32], b[32];
+
+	return od_fail(err, OD_ERR_NOMEM,
+		       "%s: at least %s of memory (%" PRIu64
+		       " bytes) are needed for the dense weights, one context and the "
+		       "experts of one layer; %s %s; see --memory, --ctx-size, --parallel and --prefill-rows",
+		       od_pack_dir(m->pack), od_format_bytes(least, a, sizeof(a)), least,
+		       m->opts.memory_bytes > 0 ? "found --memory" : "free are",
+		       od_format_bytes(t->memory_bytes, b, sizeof(b)));
 }
 
 /* Pages of sequences' state: for `parallel` contexts, or as many as fit beside so many pages and copies of other
@@ -171,6 +196,8 @@ static int choose_pages(struct odm_model *m, struct od_split *s, uint64_t cache,
 	m->n_pages = (uint32_t)min_u64(pages, UINT32_MAX);
 	if (od_split_fits(s, m->n_pages + cache, copies))
 		return OD_OK;
+	if (m->opts.tiered)
+		return too_little_for_tiers(m, od_split_need(s, s->n_cards, m->n_pages + cache, copies), err);
 	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available (%s)%s", od_pack_dir(m->pack),
 		       od_format_bytes(od_split_need(s, s->n_cards, m->n_pages + cache, copies), a, sizeof(a)),
 		       od_device_memory_name(m->device, memory, sizeof(memory)),
@@ -192,13 +219,19 @@ static int plan_state(struct odm_model *m, struct od_split *s, struct od_err *er
 	if (rc != OD_OK)
 		return rc;
 	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)
-		cache = auto_items(s, m->n_pages, copies + snapshots, true);
+		cache = auto_items(m, s, m->n_pages, copies + snapshots, true);
 	if (o->snapshot_mib == ODM_PREFIX_CACHE_AUTO && o->prefix_cache_mib > 0)
-		snapshots = auto_items(s, m->n_pages + asked_items(o->prefix_cache_mib, odm_state_plan_page_bytes(m)),
-				       copies, false);
+		snapshots =
+			auto_items(m, s, m->n_pages + asked_items(o->prefix_cache_mib, odm_state_plan_page_bytes(m)),
+				   copies, false);
 	m->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - m->n_pages);
 	m->n_snapshots = (uint32_t)min_u64(snapshots, UINT32_MAX - 1);
 	rc = check_cache_pages(m, err);
+	if (rc == OD_OK && m->opts.tiered) /* experts have what is left */
+		m->tiers.expert_bytes =
+			s->card[s->n_cards].free + odm_tier_plan_least(&m->tiers, m->config->top_k) -
+			m->tiers.load_bytes -
+			od_split_need(s, s->n_cards, (uint64_t)m->n_pages + m->cache_pages, copies + m->n_snapshots);
 	if (rc == OD_OK)
 		od_split_log(s, m->device, (uint64_t)m->n_pages + m->cache_pages, copies + m->n_snapshots);
 	return rc;
@@ -282,8 +315,10 @@ int odm_state_plan_make(struct odm_model *m, struct od_err *err)
 {
 	int rc = OD_OK;
 
-	if (m->opts.resident || m->opts.form != OD_FORM_AUTO) /* else workers choose */
+	if (m->opts.resident || m->opts.tiered || m->opts.form != OD_FORM_AUTO) /* else workers choose */
 		rc = od_pack_choose_form(m->pack, m->device, m->opts.form, &m->form, err);
+	if (rc == OD_OK && m->opts.tiered)
+		rc = odm_tier_plan_open(&m->tiers, m->pack, m->device, m->form, m->opts.memory_bytes, err);
 	return rc == OD_OK ? choose_memory(m, err) : rc;
 }
 

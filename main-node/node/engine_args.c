@@ -29,8 +29,11 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		  64, NULL },
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster",
 		  0, 0, NULL },
+		{ "memory", OD_ARG_SIZE, &o->engine.memory_bytes, "SIZE",
+		  "without these three: limit of this process, which keeps as many experts as fit and loads the others (default: what is free, less 256 MiB or 3%)",
+		  1, 0, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &o->engine.form, "bf16|planes",
-		  "--resident, --local: keep BF16 or compress to 2/3 (default: faster)", 0, 0, od_form_names },
+		  "not with --workers: keep BF16 or compress to 2/3 (default: faster)", 0, 0, od_form_names },
 		{ .kind = OD_ARG_TITLE, .help = "Compute" },
 		{ "ctx-size", OD_ARG_UINT, &o->engine.ctx_tokens, "N",
 		  "tokens of context (default: as many as the model was trained for, as far as memory allows)", 1,
@@ -161,24 +164,38 @@ static const char *cluster_only(const struct odm_engine_args *a)
 	return o->engine.mixed ? "mixed" : alignment(a);
 }
 
+/* The first option that says nothing without other processes, or NULL. */
+static const char *other_machines(const struct odm_engine_args *a)
+{
+	const struct odm_main_opts *o = &a->opts;
+
+	if (o->cluster.predictor == ODM_PREDICT_SHADOW)
+		return "predictor shadow";
+	if (o->cluster.group_size > 0)
+		return "group-size";
+	return o->engine.mixed ? "mixed" : alignment(a);
+}
+
 /* Refuses options that would be silently ignored. */
 static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 {
 	const struct odm_main_opts *o = &a->opts;
 	const bool shadow = o->cluster.predictor == ODM_PREDICT_SHADOW || o->cluster.predictor == ODM_PREDICTOR_AUTO;
-	const char *local = a->local > 0 ? NULL : local_only(o), *cluster = a->resident ? cluster_only(a) : NULL;
+	const bool tiered = !a->resident && a->local == 0 && o->cluster.hosts_path == NULL;
+	const char *local = a->local > 0 ? NULL : local_only(o), *cluster = a->resident ? cluster_only(a) : NULL,
+		   *other = tiered ? other_machines(a) : NULL;
 	const char *unheard = shadow ? NULL : o->local.shadow_args.n > 0 ? "shadow-arg" : alignment(a);
 
 	if (local != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s needs --local: it is for the processes that --local starts",
 			       local);
 	if (o->cluster.hosts_path != NULL && o->engine.form != OD_FORM_AUTO)
-		return od_fail(err, OD_ERR_ARG,
-			       "--resident-form is for --resident and --local; with --workers give it to each "
-			       "od-worker");
+		return od_fail(err, OD_ERR_ARG, "--resident-form is not for --workers: give it to each od-worker");
 	if (cluster != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster (--workers or --local); --resident has none",
 			       cluster);
+	if (other != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s needs a cluster: --workers or --local", other);
 	if (unheard != NULL)
 		return od_fail(err, OD_ERR_ARG,
 			       "--%s is for the shadow, and with --predictor %s there is none; leave one of "
@@ -224,7 +241,8 @@ static int parse_draft(struct odm_engine_args *a, struct od_err *err)
 	    o->engine.draft_tokens > ODM_MAX_DRAFT)
 		return od_fail(err, OD_ERR_ARG, "--draft: expected auto, off, lookup, or 1 to %d tokens, found \"%s\"",
 			       ODM_MAX_DRAFT, a->draft);
-	if (a->resident || (o->cluster.predictor != ODM_PREDICT_SHADOW && o->cluster.predictor != ODM_PREDICTOR_AUTO))
+	if (a->resident || o->mode == ODM_TIERED ||
+	    (o->cluster.predictor != ODM_PREDICT_SHADOW && o->cluster.predictor != ODM_PREDICTOR_AUTO))
 		return od_fail(err, OD_ERR_ARG,
 			       "--draft %s: there is no shadow to draft tokens; --draft lookup takes drafts from the "
 			       "text itself",
@@ -238,12 +256,17 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	int given = (a->local > 0) + (o->cluster.hosts_path != NULL) + a->resident;
 	int rc;
 
-	if (given == 0)
-		return od_fail(err, OD_ERR_ARG,
-			       "expected one of --workers hosts.txt (a cluster), --local N (processes on this "
-			       "machine) or --resident (all of them in this process)");
 	if (given > 1)
 		return od_fail(err, OD_ERR_ARG, "--workers, --local and --resident exclude each other");
+	if (given == 1 && o->engine.memory_bytes > 0)
+		return od_fail(err, OD_ERR_ARG,
+			       "--memory and --%s exclude each other: --memory is for one process that keeps a part of "
+			       "the experts",
+			       a->resident  ? "resident" :
+			       a->local > 0 ? "local" :
+					      "workers");
+	if (given == 0)
+		o->mode = ODM_TIERED;
 	rc = check_useless(a, err);
 	if (rc == OD_OK)
 		rc = check_keys(o, err);
@@ -255,7 +278,8 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 		rc = odm_local_check_args("shadow-arg", &o->local.shadow_args, err);
 	if (rc != OD_OK)
 		return rc;
-	o->mode = a->resident ? ODM_RESIDENT : a->local > 0 ? ODM_LOCAL : ODM_WORKERS;
+	if (given == 1)
+		o->mode = a->resident ? ODM_RESIDENT : a->local > 0 ? ODM_LOCAL : ODM_WORKERS;
 	o->local.workers = (uint32_t)a->local;
 	o->engine.profile = (enum od_profile)(a->profile + 1);
 	o->cluster.align.token_period = (uint32_t)a->align_token;

@@ -8,6 +8,7 @@
 #include "main-node/engine/model.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/resident_service.h"
+#include "main-node/engine/tiered_service.h"
 #include "main-node/node/local_nodes.h"
 #include "main-node/node/node_keys.h"
 #include "main-node/store/store_server.h"
@@ -25,6 +26,11 @@ struct odm_main_node {
 	struct odm_model *model;
 	struct odm_engine *engine;
 };
+
+static bool has_cluster(const struct odm_main_node *n)
+{
+	return n->opts.mode == ODM_LOCAL || n->opts.mode == ODM_WORKERS;
+}
 
 /* Whether there is a shadow; without one there are no drafts of it. */
 static int choose_predictor(struct odm_main_node *n, struct od_err *err)
@@ -129,13 +135,30 @@ static int open_links(struct odm_main_node *n, const struct odm_model *m, struct
 
 	if (e->prefill_rows == 0)
 		e->prefill_rows = ODM_DEFAULT_PREFILL_ROWS;
-	if (!e->resident && e->prefill_rows > run_rows)
+	if (has_cluster(n) && e->prefill_rows > run_rows)
 		e->prefill_rows = run_rows; /* a layer is one RUN for a worker */
 	rc = odm_node_keys_open(&n->keys, err);
 	if (rc == OD_OK && n->opts.serve_store != NULL)
 		rc = odm_store_open(&n->store, m->pack, n->opts.serve_store, n->keys.keys, &n->keys.hosts, err);
 	n->keys.store = n->store;
-	return rc == OD_OK && !e->resident ? choose_predictor(n, err) : rc;
+	return rc == OD_OK && has_cluster(n) ? choose_predictor(n, err) : rc;
+}
+
+static int open_service(struct odm_main_node *n, struct odm_expert_service **service, struct od_err *err)
+{
+	const struct odm_cluster_args *a = &n->opts.cluster;
+	const struct odm_tiered_opts to = {
+		.own = a->predictor == ODM_PREDICTOR_AUTO ? &od_predictor_kinds[OD_NEXT_GATE] : own_predictor(a),
+		.hedge = a->hedge_percent / 100,
+	};
+
+	switch (n->opts.mode) {
+	case ODM_RESIDENT: return odm_resident_service_new(service, n->model, err);
+	case ODM_TIERED: return odm_tiered_service_new(service, n->model, &to, err);
+	case ODM_LOCAL:
+	case ODM_WORKERS: break;
+	}
+	return open_cluster(n, n->model, service, err);
 }
 
 static int open_engine(struct odm_main_node *n, struct od_err *err)
@@ -148,8 +171,7 @@ static int open_engine(struct odm_main_node *n, struct od_err *err)
 	if (rc == OD_OK)
 		rc = odm_model_load(n->model, &n->opts.engine, err);
 	if (rc == OD_OK)
-		rc = n->opts.engine.resident ? odm_resident_service_new(&service, n->model, err) :
-					       open_cluster(n, n->model, &service, err);
+		rc = open_service(n, &service, err);
 	return rc == OD_OK ? odm_engine_open(&n->engine, n->model, service, err) : rc;
 }
 
@@ -184,6 +206,7 @@ int odm_main_node_open(struct odm_main_node **out, const struct odm_main_opts *o
 		return od_fail(err, OD_ERR_NOMEM, "engine");
 	n->opts = *opts;
 	n->opts.engine.resident = opts->mode == ODM_RESIDENT;
+	n->opts.engine.tiered = opts->mode == ODM_TIERED;
 	n->keys = (struct odm_node_keys){
 		.hosts_path = opts->mode == ODM_WORKERS ? opts->cluster.hosts_path : NULL,
 		.serve_store = opts->serve_store,

@@ -13,9 +13,9 @@
 enum odm_predictor { ODM_PREDICTOR_AUTO = -1, ODM_PREDICT_SHADOW, ODM_PREDICT_NONE, ODM_PREDICT_OWN };
 extern const char *const odm_predictor_names[]; /* "shadow", "none", OD_PREDICTOR_NAMES, NULL */
 
-enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
+enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS, ODM_TIERED };
 
-/* Used with ODM_LOCAL and ODM_WORKERS. */
+/* Used with ODM_LOCAL and ODM_WORKERS; predictor and hedge with ODM_TIERED, too. */
 struct odm_cluster_args {
 	const char *hosts_path; /* ODM_WORKERS */
 	struct odm_align align; /* the shadow's */
@@ -34,7 +34,7 @@ struct odm_local_opts {
 
 struct odm_main_opts {
 	enum odm_mode mode;
-	struct odm_engine_opts engine; /* resident: as mode says */
+	struct odm_engine_opts engine; /* resident, tiered: as mode says */
 	struct odm_cluster_args cluster;
 	struct odm_local_opts local;
 	const char *trace; /* file for od_trace, to which --local adds the children's events; NULL: none */

@@ -499,7 +499,6 @@ def folders_that_do_not_fit_are_refused():
 @test
 def usage():
     for args, words in (([], "--golden is missing"),
-                        (["--golden", TALEBOOK, "--pack", pack()], "expected one of --workers"),
                         (["--golden", TALEBOOK, "--resident", "--tolerance", "x"], "--tolerance"),
                         (["--golden", TALEBOOK, "--resident", "--nonsense"], "--nonsense"),
                         (["--golden", TALEBOOK, "--resident", "stray"], "stray")):

@@ -116,6 +116,12 @@ static void every_option(void **state)
 	assert_int_equal(a.opts.local.worker_args.n, 5); /* the workers will say what they think of them */
 	good(&a, "--local 1 --predictor trajectory");
 	assert_string_equal(odm_predictor_names[a.opts.cluster.predictor], "trajectory");
+	good(&a, "--memory 1.5GB --predictor next-gate --hedge 0 --resident-form planes");
+	assert_int_equal(a.opts.mode, ODM_TIERED);
+	assert_int_equal(a.opts.engine.memory_bytes, 1500000000);
+	good(&a, "");
+	assert_int_equal(a.opts.mode, ODM_TIERED);
+	assert_int_equal(a.opts.engine.memory_bytes, 0);
 	good(&a, "--workers hosts --predictor none --profile f32");
 	assert_int_equal(a.opts.mode, ODM_WORKERS);
 	assert_string_equal(a.opts.cluster.hosts_path, "hosts");
@@ -126,7 +132,6 @@ static void every_option(void **state)
 static void refusals(void **state)
 {
 	static const char *const t[][2] = {
-		{ "", "expected one of --workers hosts.txt " },
 		{ "--local 2 --resident", "--workers, --local and --resident exclude each other" },
 		{ "--workers h --resident", "exclude each other" },
 		{ "--workers h --local 1", "exclude each other" },
@@ -142,7 +147,7 @@ static void refusals(void **state)
 		/* An option that only the children of --local obey is not silently ignored elsewhere. */
 		{ "--resident --worker-arg --slots=2", "--worker-arg needs --local: it is for the processes" },
 		{ "--workers h --resident-form planes",
-		  "--resident-form is for --resident and --local; with --workers" },
+		  "--resident-form is not for --workers: give it to each od-worker" },
 		{ "--resident --resident-form f16", "--resident-form: expected one of bf16, planes, found \"f16\"" },
 		{ "--workers h --shadow-arg x", "--shadow-arg needs --local: it is for the processes" },
 		/* Nor what only a cluster does, or a shadow that is not there. */
@@ -152,6 +157,17 @@ static void refusals(void **state)
 		{ "--resident --group-size 2", "--group-size is for a cluster" },
 		{ "--resident --mixed", "--mixed is for a cluster" },
 		{ "--resident --align-token 2", "--align-token is for a cluster" },
+		{ "--predictor shadow", "--predictor shadow needs a cluster: --workers or --local" },
+		{ "--group-size 2", "--group-size needs a cluster" },
+		{ "--mixed", "--mixed needs a cluster" },
+		{ "--align-kv 2", "--align-kv needs a cluster" },
+		{ "--draft 3", "--draft 3: there is no shadow to draft tokens" },
+		{ "--predictor none --hedge 10", "--hedge is about predictions" },
+		/* A limit for a process that keeps a part of the experts. */
+		{ "--memory 1GB --resident", "--memory and --resident exclude each other" },
+		{ "--memory 1GB --local 2", "--memory and --local exclude each other" },
+		{ "--workers h --memory 1GB", "--memory and --workers exclude each other" },
+		{ "--memory x", "--memory: " },
 		{ "--workers h --predictor next-gate --align-kv 0", "--align-kv is for the shadow" },
 		{ "--local 1 --predictor next-gate --shadow-arg x",
 		  "--shadow-arg is for the shadow, and with --predictor next-gate" },

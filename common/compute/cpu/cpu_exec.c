@@ -674,6 +674,8 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 
 	memset(g->end, 0, o->n_experts * sizeof(*g->end));
 	for (size_t i = 0; i < n; i++) {
+		if (choice[i] == OD_NO_EXPERT)
+			continue;
 		if (choice[i] >= o->n_experts)
 			return od_fail(err, OD_ERR_RANGE, "expert: expected 0 to %u, found %u", o->n_experts - 1,
 				       choice[i]);
@@ -691,7 +693,8 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 	}
 	/* On the way each begin becomes the expert's end, by which experts() cuts the list. */
 	for (size_t i = 0; i < n; i++)
-		g->pair[g->end[choice[i]]++] = (uint32_t)i;
+		if (choice[i] != OD_NO_EXPERT)
+			g->pair[g->end[choice[i]]++] = (uint32_t)i;
 	return OD_OK;
 }
 
@@ -748,7 +751,8 @@ static int experts(const struct cpu_job *j, struct od_err *err)
 		segment[n_segments++] = od_expert_segment(&o->expert[e], (uint32_t)n);
 		rows += n;
 	}
-	run_segments(j, &g, segment, n_segments, g.pair + begin, rows);
+	if (n_segments > 0)
+		run_segments(j, &g, segment, n_segments, g.pair + begin, rows);
 	return OD_OK;
 }
 
@@ -865,6 +869,7 @@ void od_cpu_exec_describe(const struct od_cpu_exec *x, const char *kind, struct 
 		d->kernel_class[i] = x->backend[i]->kernel_class;
 	}
 	d->likes_planes = x->backend[0]->likes_planes;
+	d->skips_experts = true;
 	d->cache_bytes = od_cache_bytes();
 	snprintf(d->name, sizeof(d->name), "%s %s", kind, x->backend[0]->name);
 }

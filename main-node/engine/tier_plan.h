@@ -1,0 +1,40 @@
+/* tier_plan.h - the memory of a process that holds a part of the model's experts (--memory): what texts leave is for
+ * slots and for a cache of experts.
+ *
+ * Claims are met in this order: the program and the dense weights; the KV cache of one context and the experts of one
+ * layer, without which nothing runs; the prefix cache and snapshots; then experts.
+ * Thread: one at a time, while the model is loaded. Owner: the model. */
+#ifndef ODM_TIER_PLAN_H
+#define ODM_TIER_PLAN_H
+
+#include "common/residency/residency.h"
+
+struct odm_tier_plan {
+	struct od_residency_sizes sizes;
+	uint64_t memory_bytes; /* limit of the process */
+	uint64_t limit_bytes; /* memory_bytes less odm_tier_plan_beside() */
+	uint64_t load_bytes; /* stages and buffers of the load threads */
+	uint64_t expert_bytes; /* for slots and cache */
+	unsigned n_readers, n_inflaters;
+};
+
+struct odm_tier_division {
+	unsigned n_slots;
+	uint64_t slots_bytes, cache_bytes;
+};
+
+/* memory_bytes: the limit of the process; 0: what is free, less a reserve. Sets all but expert_bytes. OD_ERR_ARG: the
+ * machine has less. p: all zero, or of an earlier call. */
+OD_MUST_CHECK int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, const struct od_device *d,
+				     enum od_form form, uint64_t memory_bytes, struct od_err *err);
+/* Memory that this process has already, or will need beside a plan. */
+uint64_t odm_tier_plan_beside(void);
+void odm_tier_plan_close(struct odm_tier_plan *p); /* all zero is fine */
+
+/* The least that it takes: the load threads, and a slot for each expert that a token uses in a layer. */
+uint64_t odm_tier_plan_least(const struct odm_tier_plan *p, uint32_t top_k);
+/* Slots for two layers of a token, so that one loads while the other is computed, but at most half of expert_bytes if
+ * one layer takes less; the rest is for the cache. */
+struct odm_tier_division odm_tier_plan_divide(const struct odm_tier_plan *p, uint32_t top_k);
+
+#endif

@@ -1,0 +1,616 @@
+#include "main-node/engine/tiered_service.h"
+
+#include "common/base/args.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/trace.h"
+#include "common/compute/ops.h"
+#include "common/compute/scratch.h"
+#include "common/residency/read_mode.h"
+#include "main-node/engine/pass_size.h"
+#include "main-node/predict/prediction_wants.h"
+#include "main-node/predict/predictor_link.h"
+#include "main-node/predict/step_uses.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <semaphore.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LOAD_ATTEMPTS 3 /* then the step fails */
+#define LOOK_NS (50 * OD_NS_PER_MS) /* a step that is given up ends no later */
+
+struct tiered {
+	struct odm_expert_service base; /* first */
+	struct od_expert_runner runner;
+	const struct odm_model *model;
+	const struct od_config *config;
+	struct od_forward_opts o;
+	struct od_residency *residency;
+	struct od_schedule *schedule;
+	sem_t ready; /* posted when an expert has been loaded, or failed to load */
+	uint64_t session;
+
+	/* NULL: nothing is predicted */
+	struct odm_predictions *predictions;
+	struct odm_predictor_link predictor;
+	struct odm_predicted_row *predicted; /* [max_rows] */
+	struct odm_want want;
+	uint32_t *want_expert; /* [n_experts] */
+	struct odm_step_uses uses; /* in the decode step */
+
+	const struct odm_step *open[2]; /* by phase; NULL: there is none */
+	const struct odm_step *now; /* the step of the current layer */
+	/* The layer under way. */
+	const struct od_moe_call *call;
+	size_t n_items, n_done;
+	struct od_schedule_item *item; /* [n_experts], in order of the first row that has the expert */
+	unsigned *attempts; /* [n_experts], by item */
+	bool *ordered; /* [n_experts], by item: its WANT came before the router spoke */
+	uint32_t *item_of; /* [n_experts]: item + 1; 0: none */
+	struct od_schedule_item **wave; /* [n_experts] */
+	bool *in_wave; /* [n_experts]; those that are computed now */
+	struct od_expert *expert; /* [n_experts]: of the experts in the wave */
+	struct od_buf *choice, *scratch;
+	uint64_t before[OD_N_COUNTERS]; /* loads when they were last counted */
+};
+
+static struct tiered *tiered_of(struct od_expert_runner *r)
+{
+	return (struct tiered *)((char *)r - offsetof(struct tiered, runner));
+}
+
+static bool in_decode(const struct tiered *t)
+{
+	return t->now->phase == ODM_DECODE;
+}
+
+/* ---- Predictions ---- */
+
+static void send_wants(void *arg)
+{
+	struct tiered *t = arg;
+	struct odm_want *w = &t->want;
+
+	while (odm_predictions_take_want(t->predictions, w)) {
+		for (size_t i = 0; i < w->n; i++) {
+			t->want_expert[i] = w->expert[i];
+			w->worker[i] = 0;
+		}
+		w->epoch = 1;
+		(void)od_schedule_want(t->schedule, t->session, w->step, w->m, w->version, t->want_expert, w->n,
+				       w->prompt);
+		(void)odm_predictions_placed(t->predictions, w);
+	}
+}
+
+static void begin_predictions(struct tiered *t, const struct odm_step *step)
+{
+	const bool decode = step->phase == ODM_DECODE;
+	size_t n = 0;
+
+	for (size_t i = 0; decode && i < step->n_parts; i++) {
+		const struct odm_part *p = &step->part[i];
+
+		for (size_t j = p->first; j < p->first + p->n; j++)
+			t->predicted[n++] = (struct odm_predicted_row){ .sequence = p->sequence,
+									.position = step->rows[j].position,
+									.token = step->rows[j].token,
+									.prompt_tokens = p->prompt_tokens,
+									.ahead = p->ahead,
+									.outlook = step->outlook };
+	}
+	odm_predictions_begin(t->predictions, step->step, step->next_step, t->predicted, n, decode);
+	odm_predictor_link_step(&t->predictor, step);
+}
+
+/* ---- A step ---- */
+
+static int begin_step(struct odm_expert_service *base, const struct odm_step *step, struct od_err *err)
+{
+	struct tiered *t = (struct tiered *)base;
+
+	(void)err;
+	t->open[step->phase] = t->now = step;
+	if (step->phase == ODM_DECODE)
+		odm_step_uses_begin(&t->uses, step);
+	if (t->predictions != NULL)
+		begin_predictions(t, step);
+	return OD_OK;
+}
+
+static void end_step(struct odm_expert_service *base, const struct odm_step *step)
+{
+	struct tiered *t = (struct tiered *)base;
+
+	if (t->open[step->phase] == NULL)
+		return;
+	od_schedule_close(t->schedule, t->session, step->step, t->config->n_moe - 1);
+	t->open[step->phase] = NULL;
+	t->call = NULL;
+}
+
+static void kept(struct odm_expert_service *base, const struct odm_step *step, const uint32_t *kept)
+{
+	struct tiered *t = (struct tiered *)base;
+	bool wants = false;
+
+	for (size_t i = 0; t->predictions != NULL && i < step->n_parts; i++) {
+		const struct odm_part *p = &step->part[i];
+
+		if (kept[i] < p->n)
+			wants |= odm_predictions_truncate(t->predictions, p->sequence,
+							  step->rows[p->first].position + kept[i]);
+	}
+	if (wants)
+		send_wants(t);
+	odm_step_uses_settle(&t->uses, step, kept);
+}
+
+/* ---- A layer ---- */
+
+static unsigned needs(struct od_expert_runner *r, uint64_t number, uint32_t m)
+{
+	struct tiered *t = tiered_of(r);
+	unsigned what = OD_FETCH_ROUTES;
+
+	(void)m;
+	t->now = t->open[ODM_DECODE] != NULL && t->open[ODM_DECODE]->step == number ? t->open[ODM_DECODE] :
+										      t->open[ODM_PREFILL];
+	if (t->predictions == NULL)
+		return what;
+	what |= odm_predictor_link_needs(&t->predictor, t->now);
+	return in_decode(t) ? what | OD_FETCH_PROBABILITIES : what;
+}
+
+/* One item for each expert that a row has chosen. */
+static void list_items(struct tiered *t)
+{
+	const struct od_moe_call *call = t->call;
+	const size_t n = call->n_rows * t->config->top_k;
+
+	memset(t->item_of, 0, t->config->n_experts * sizeof(*t->item_of));
+	t->n_items = t->n_done = 0;
+	for (size_t i = 0; i < n; i++) {
+		const uint16_t expert = call->expert[i];
+
+		if (t->item_of[expert] == 0) {
+			t->item[t->n_items] = (struct od_schedule_item){ .expert = expert,
+									 .rank = (uint32_t)t->n_items,
+									 .last = true };
+			t->attempts[t->n_items] = 0;
+			t->item_of[expert] = (uint32_t)++t->n_items;
+		}
+		t->item[t->item_of[expert] - 1].n_rows++;
+	}
+}
+
+static void note_ordered(struct tiered *t)
+{
+	for (size_t i = 0; i < t->n_items; i++)
+		t->ordered[i] = t->predictions != NULL && in_decode(t) &&
+				odm_predictions_ordered(t->predictions, t->call->step, t->call->m,
+							(uint16_t)t->item[i].expert) != ODM_NOBODY;
+}
+
+static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
+{
+	struct tiered *t = tiered_of(r);
+	uint64_t *c = t->now->counters;
+	int rc;
+
+	t->call = call;
+	if (in_decode(t)) {
+		if (t->predictions != NULL)
+			odm_predictions_resolve(t->predictions, call->step, call->m, call->expert);
+		odm_step_uses_routed(&t->uses, call->m, call->expert, call->n_rows, c);
+	}
+	list_items(t);
+	note_ordered(t);
+	rc = od_schedule_run(t->schedule, t->session, call->step, call->m, true, t->item, t->n_items);
+	if (rc != OD_OK)
+		return od_fail(err, rc, "layer %u: %zu experts cannot be queued", call->m, t->n_items);
+	if (t->predictions != NULL && in_decode(t))
+		odm_predictions_learn(t->predictions, call->step, call->m, call->probability, c);
+	/* The predictor computes while experts are loaded. */
+	odm_predictor_link_routed(&t->predictor, call);
+	return OD_OK;
+}
+
+_Static_assert(OD_C_CACHE_HITS_E == OD_C_CACHE_HITS_F + OD_CACHE_E && OD_CACHE_E == 3,
+	       "hits are in the order of states");
+
+static void count_item(struct tiered *t, const struct od_schedule_item *item)
+{
+	const bool decode = in_decode(t);
+	uint64_t *c = t->now->counters;
+
+	c[OD_C_LOADS] += item->loaded_bytes > 0;
+	c[OD_C_LOADED_BYTES] += item->loaded_bytes;
+	c[OD_C_LOAD_NS] += item->loaded_bytes > 0 ? item->load_ns : 0;
+	if (!decode)
+		return;
+	c[OD_C_DECODE_LOADS] += item->loaded_bytes > 0;
+	c[OD_C_CACHE_USES]++;
+	if (item->cached != OD_CACHE_NONE)
+		c[OD_C_CACHE_HITS_F + item->cached]++;
+	if (item->loaded_bytes > 0)
+		odm_step_uses_loaded(&t->uses, t->call->m, (uint16_t)item->expert);
+	c[OD_C_STALLS] += !item->ready;
+	for (size_t i = 0; item->ready && t->ordered[item - t->item] && i < t->call->n_rows * t->config->top_k; i++)
+		if (t->call->expert[i] == item->expert)
+			odm_step_uses_served(&t->uses, i / t->config->top_k, c);
+}
+
+/* The choices of the wave's experts alone. */
+static struct od_ref wave_choice(struct tiered *t, size_t n_wave)
+{
+	const size_t n = t->call->n_rows * t->config->top_k;
+	struct od_ref at = od_buf_ref(t->choice, 0);
+	uint16_t *choice;
+
+	if (n_wave == t->n_items)
+		return t->call->expert_at;
+	choice = (uint16_t *)od_ref_stage(at);
+	for (size_t i = 0; i < n; i++)
+		choice[i] = t->in_wave[t->call->expert[i]] ? t->call->expert[i] : OD_NO_EXPERT;
+	od_ref_push(at, n * sizeof(*choice), OD_QUEUE_COMPUTE);
+	return at;
+}
+
+static int compute(struct tiered *t, size_t n, struct od_err *err)
+{
+	struct od_op op = { .kind = OD_OP_EXPERTS, .profile = t->o.profile, .n_rows = (uint32_t)t->call->n_rows };
+	int rc;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct od_schedule_item *item = t->wave[i];
+
+		t->in_wave[item->expert] = true;
+		od_pack_bind(t->model->pack, t->call->m, item->expert, &item->mem, &t->expert[item->expert]);
+	}
+	op.experts = (struct od_op_experts){ .expert = t->expert,
+					     .x = t->call->x_at,
+					     .choice = wave_choice(t, n),
+					     .y = t->call->y_at,
+					     .scratch = od_buf_ref(t->scratch, 0),
+					     .n_experts = t->config->n_experts,
+					     .top_k = t->config->top_k,
+					     .hidden = t->config->hidden,
+					     .act = t->config->act };
+	od_device_run(t->o.device, OD_QUEUE_COMPUTE, &op);
+	/* The slots are free when the device has read them. */
+	rc = od_device_wait(t->o.device, OD_QUEUE_COMPUTE, od_device_ticket(t->o.device, OD_QUEUE_COMPUTE), err);
+	for (size_t i = 0; i < n; i++) {
+		t->in_wave[t->wave[i]->expert] = false;
+		count_item(t, t->wave[i]);
+		od_schedule_done(t->schedule, t->wave[i]);
+		t->n_done++;
+	}
+	return rc;
+}
+
+/* A load that failed is tried again: bytes from a disk may be damaged once and right the next time. */
+static int try_again(struct tiered *t, struct od_schedule_item *item, struct od_err *err)
+{
+	const size_t i = (size_t)(item - t->item);
+	const struct od_schedule_item again = {
+		.expert = item->expert, .rank = item->rank, .n_rows = item->n_rows, .last = true
+	};
+	const int code = item->code;
+	struct od_err why;
+
+	if (++t->attempts[i] >= LOAD_ATTEMPTS)
+		return od_fail(err, code, "expert %u of MoE layer %u: %s (tried %d times)", item->expert, t->call->m,
+			       item->reason, LOAD_ATTEMPTS);
+	(void)od_fail(&why, code, "%s", item->reason);
+	*item = again;
+	return od_schedule_run(t->schedule, t->session, t->call->step, t->call->m, true, item, 1) == OD_OK ?
+		       OD_OK :
+		       od_fail(err, code, "%s", why.msg);
+}
+
+/* Runs all that are ready, in one operation. *waits: none is. */
+static int run_ready(struct tiered *t, bool *waits, struct od_err *err)
+{
+	struct od_schedule_item *first = od_schedule_take(t->schedule);
+	size_t n;
+	int rc = OD_OK;
+
+	*waits = first == NULL;
+	if (first == NULL)
+		return OD_OK;
+	t->wave[0] = first;
+	n = od_schedule_take_more(t->schedule, t->wave, t->n_items, UINT64_MAX);
+	if (first->code == OD_OK)
+		return compute(t, n, err);
+	for (size_t i = 0; i < n && rc == OD_OK; i++)
+		rc = try_again(t, t->wave[i], err);
+	return rc;
+}
+
+static void wait_for_load(struct tiered *t)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += LOOK_NS;
+	until.tv_sec += until.tv_nsec / (long)OD_NS_PER_S;
+	until.tv_nsec %= (long)OD_NS_PER_S;
+	(void)sem_timedwait(&t->ready, &until);
+}
+
+/* Nothing of the step is loaded or computed any more. What is queued of the other step is asked for again by its next
+ * layer, because none has a layer under way. */
+static void give_up(struct tiered *t)
+{
+	od_schedule_begin(t->schedule, ++t->session);
+	while (od_schedule_take(t->schedule) != NULL)
+		;
+}
+
+static int run_items(struct tiered *t, struct od_err *err)
+{
+	uint64_t begin_ns = 0;
+	int rc = OD_OK;
+
+	while (rc == OD_OK && t->n_done < t->n_items) {
+		bool waits;
+
+		rc = run_ready(t, &waits, err);
+		if (rc != OD_OK || !waits)
+			continue;
+		if (t->now->cancelled(t->now->arg))
+			rc = od_fail(err, OD_ERR_CANCELLED, "cancelled");
+		begin_ns = od_now_ns();
+		wait_for_load(t);
+		t->now->counters[OD_C_STALL_NS] += in_decode(t) ? od_now_ns() - begin_ns : 0;
+	}
+	if (rc != OD_OK)
+		give_up(t);
+	return rc;
+}
+
+static int collect(struct od_expert_runner *r, struct od_err *err)
+{
+	struct tiered *t = tiered_of(r);
+	const uint64_t span = od_trace_begin(), begin_ns = od_now_ns();
+	int rc = run_items(t, err);
+
+	od_trace_end("experts", span, (int64_t)t->call->step, t->call->m, -1);
+	if (in_decode(t)) {
+		t->now->counters[OD_C_DECODE_LAYERS]++;
+		t->now->counters[OD_C_EXPERTS_NS] += od_now_ns() - begin_ns;
+	}
+	t->call = NULL;
+	return rc;
+}
+
+/* ---- Figures ---- */
+
+/* Loads that no RUN has used are in no item's figures. */
+static void count_loads(struct tiered *t, uint64_t *c)
+{
+	struct od_load_figures f;
+	uint64_t since[OD_N_COUNTERS];
+
+	od_schedule_figures(t->schedule, &f);
+	od_counters_since(since, f.c, t->before);
+	memcpy(t->before, f.c, sizeof(t->before));
+	c[OD_C_BEGUN_LOADS] += since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS];
+	c[OD_C_EXTRA_LOADS] += since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS];
+}
+
+static void close_sequence(struct odm_expert_service *base, uint64_t sequence, enum odm_company company,
+			   struct odm_figures *f, struct od_recall *recall)
+{
+	struct tiered *t = (struct tiered *)base;
+
+	odm_predictor_link_close_sequence(&t->predictor, sequence);
+	f->cluster = true;
+	f->has_predictor = t->predictions != NULL;
+	if (t->predictions != NULL) {
+		if (odm_predictions_close(t->predictions, sequence))
+			send_wants(t);
+		odm_predictions_take(t->predictions, sequence, f->c, &f->first_prediction_ns, recall);
+	}
+	if (company == ODM_ALONE)
+		count_loads(t, f->c);
+	f->c[OD_C_GROUPS] = 1;
+	f->c[OD_C_SLOTS] = 2;
+}
+
+static void count_open(struct odm_expert_service *base, uint64_t *c)
+{
+	struct tiered *t = (struct tiered *)base;
+
+	if (t->predictions != NULL)
+		odm_predictions_count_open(t->predictions, c);
+}
+
+/* ---- Open and free ---- */
+
+static void free_service(struct odm_expert_service *base)
+{
+	struct tiered *t = (struct tiered *)base;
+
+	od_residency_stop(t->residency);
+	od_residency_free(t->residency);
+	odm_predictor_link_close(&t->predictor);
+	odm_predictions_free(t->predictions);
+	odm_step_uses_fini(&t->uses);
+	sem_destroy(&t->ready);
+	od_buf_free(t->choice);
+	od_buf_free(t->scratch);
+	free(t->predicted);
+	free(t->want.expert);
+	free(t->want.worker);
+	free(t->want.expert_before);
+	free(t->want.worker_before);
+	free(t->want_expert);
+	free(t->item);
+	free(t->attempts);
+	free(t->ordered);
+	free(t->item_of);
+	free(t->wave);
+	free(t->in_wave);
+	free(t->expert);
+	free(t);
+}
+
+static int allocate(struct tiered *t, struct od_err *err)
+{
+	const size_t n = t->config->n_experts, rows = t->o.max_rows;
+	const struct od_expert_mem nowhere = { 0 };
+	int rc;
+
+	t->predicted = calloc(rows, sizeof(*t->predicted));
+	t->want.expert = calloc(n, sizeof(*t->want.expert));
+	t->want.worker = calloc(n, sizeof(*t->want.worker));
+	t->want.expert_before = calloc(n, sizeof(*t->want.expert_before));
+	t->want.worker_before = calloc(n, sizeof(*t->want.worker_before));
+	t->want_expert = calloc(n, sizeof(*t->want_expert));
+	t->item = calloc(n, sizeof(*t->item));
+	t->attempts = calloc(n, sizeof(*t->attempts));
+	t->ordered = calloc(n, sizeof(*t->ordered));
+	t->item_of = calloc(n, sizeof(*t->item_of));
+	t->wave = calloc(n, sizeof(*t->wave));
+	t->in_wave = calloc(n, sizeof(*t->in_wave));
+	t->expert = calloc(n, sizeof(*t->expert));
+	if (t->predicted == NULL || t->want.expert == NULL || t->want.worker == NULL || t->want.expert_before == NULL ||
+	    t->want.worker_before == NULL || t->want_expert == NULL || t->item == NULL || t->attempts == NULL ||
+	    t->ordered == NULL || t->item_of == NULL || t->wave == NULL || t->in_wave == NULL || t->expert == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "experts in tiers: no memory for %zu rows", rows);
+	od_pack_bind(t->model->pack, 0, 0, &nowhere, &t->expert[0]); /* the shapes, which operations take from it */
+	rc = odm_step_uses_init(&t->uses, t->config, odm_pass_size_rows(t->config, (uint32_t)t->model->opts.parallel),
+				err);
+	if (rc == OD_OK)
+		rc = od_buf_new_shared(&t->choice, t->o.device, rows * t->config->top_k * sizeof(uint16_t),
+				       "choices of experts", err);
+	if (rc == OD_OK)
+		rc = od_buf_new(
+			&t->scratch, t->o.device,
+			od_experts_scratch_bytes(t->config->hidden, t->config->intermediate, n, t->config->top_k, rows),
+			"the rows of experts", err);
+	return rc;
+}
+
+static int open_predictor(struct tiered *t, const struct odm_tiered_opts *o, struct od_err *err)
+{
+	const struct odm_engine_opts *e = &t->model->opts;
+	const struct odm_predictions_opts po = { .n_moe = t->config->n_moe,
+						 .n_experts = t->config->n_experts,
+						 .top_k = t->config->top_k,
+						 .max_sequences = (uint32_t)e->parallel,
+						 .max_rows = odm_pass_size_rows(t->config, (uint32_t)e->parallel),
+						 .max_draft = e->draft != ODM_DRAFT_OFF ? ODM_MAX_DRAFT : 0,
+						 .max_tokens = (uint32_t)e->ctx_tokens,
+						 .hedge = o->hedge };
+	struct odm_predictor_link_opts lo = {
+		.kind = o->own, .max_sequences = (uint32_t)e->parallel, .wants = send_wants, .arg = t
+	};
+	int rc;
+
+	if (o->own == NULL)
+		return OD_OK;
+	rc = odm_predictions_new(&t->predictions, &po, err);
+	lo.predictions = t->predictions;
+	return rc == OD_OK ? odm_predictor_link_open(&t->predictor, &lo, &t->o, err) : rc;
+}
+
+static void wake(void *ready)
+{
+	sem_post(ready);
+}
+
+static int choose_read_mode(struct tiered *t, struct od_err *err)
+{
+	const uint64_t free_bytes = od_device_free_bytes(t->o.device), bytes = t->model->tiers.expert_bytes;
+	struct od_expert_mem mem = { 0 };
+	const struct od_read_mode_opts o = { .pack = t->model->pack,
+					     .device = t->o.device,
+					     .form = t->model->form,
+					     .mem = &mem,
+					     .n_readers = t->model->tiers.n_readers,
+					     .asked = OD_READ_AUTO,
+					     .free_bytes = free_bytes > bytes ? free_bytes - bytes : 0 };
+	bool direct;
+	int rc;
+
+	od_expert_bufs_fill(od_residency_bufs(t->residency), 0, &mem);
+	rc = od_read_mode_choose(&direct, &o, err);
+	od_expert_bufs_put(od_residency_bufs(t->residency), 0, &mem, ~0u);
+	if (rc == OD_OK)
+		od_log(OD_LOG_INFO, "experts are read %s the page cache", direct ? "past" : "through");
+	return rc;
+}
+
+static int open_store(struct tiered *t, struct od_err *err)
+{
+	const struct odm_tier_plan *p = &t->model->tiers;
+	const struct odm_tier_division d = odm_tier_plan_divide(p, t->config->top_k);
+	const struct od_residency_opts o = { .pack = t->model->pack,
+					     .device = t->o.device,
+					     .form = t->model->form,
+					     .sizes = &p->sizes,
+					     .n_slots = d.n_slots,
+					     .slots_bytes = d.slots_bytes,
+					     .cache_bytes = d.cache_bytes,
+					     .policy = OD_CACHE_LFU,
+					     .n_readers = p->n_readers,
+					     .n_inflaters = p->n_inflaters };
+	const struct od_residency_calls calls = { .wake = wake, .wake_arg = &t->ready };
+	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
+	char a[32], b[32];
+	int rc = od_residency_new(&t->residency, &o, err);
+
+	if (rc == OD_OK)
+		rc = choose_read_mode(t, err);
+	if (rc != OD_OK)
+		return rc;
+	t->schedule = od_residency_schedule(t->residency);
+	od_schedule_begin(t->schedule, ++t->session);
+	od_schedule_place(t->schedule, &whole);
+	od_log(OD_LOG_INFO, "experts: %s of memory to keep them (%s), %s for those that are loaded and computed",
+	       od_format_bytes(d.cache_bytes, a, sizeof(a)), od_form_names[t->model->form],
+	       od_format_bytes(d.slots_bytes, b, sizeof(b)));
+	return od_residency_start(t->residency, &calls, err);
+}
+
+int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *model, const struct odm_tiered_opts *o,
+			   struct od_err *err)
+{
+	struct tiered *t = calloc(1, sizeof(*t));
+	int rc;
+
+	*out = NULL;
+	if (t == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "experts in tiers");
+	t->base = (struct odm_expert_service){ .runner = &t->runner,
+					       .begin_step = begin_step,
+					       .end_step = end_step,
+					       .kept = kept,
+					       .close_sequence = close_sequence,
+					       .count_open = count_open,
+					       .free = free_service };
+	t->runner =
+		(struct od_expert_runner){ .on_device = true, .needs = needs, .submit = submit, .collect = collect };
+	sem_init(&t->ready, 0, 0);
+	t->model = model;
+	t->config = model->config;
+	t->o = odm_model_forward_opts(model);
+	rc = allocate(t, err);
+	if (rc == OD_OK)
+		rc = open_predictor(t, o, err);
+	if (rc == OD_OK)
+		rc = open_store(t, err);
+	if (rc != OD_OK) {
+		free_service(&t->base);
+		return rc;
+	}
+	*out = &t->base;
+	return OD_OK;
+}
