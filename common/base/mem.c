@@ -89,12 +89,13 @@ uint64_t od_map_used_bytes(uint64_t bytes, uint64_t used)
 	return used == 0 ? 0 : some < all ? some : all;
 }
 
-void od_map_release(void *p, uint64_t bytes, uint64_t used)
+void od_map_release(void *p, uint64_t bytes)
 {
-	const uint64_t from = od_map_used_bytes(bytes, used), to = od_map_bytes(bytes);
+	const uintptr_t begin = ((uintptr_t)p + OD_PAGE_BYTES - 1) & ~(uintptr_t)(OD_PAGE_BYTES - 1),
+			end = ((uintptr_t)p + bytes) & ~(uintptr_t)(OD_PAGE_BYTES - 1);
 
-	if (from < to)
-		madvise((char *)p + from, to - from, MADV_DONTNEED);
+	if (begin < end)
+		madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
 static uint64_t read_kib_field(const char *path, const char *field)

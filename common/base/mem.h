@@ -54,9 +54,9 @@ void od_unmap(void *p, size_t bytes); /* NULL ok */
 /* Memory that the first `used` bytes of such a block can take: whole pages, and up to a huge one more in a large
  * block. */
 uint64_t od_map_used_bytes(uint64_t bytes, uint64_t used);
-/* Returns the rest to the kernel: od_map_bytes(bytes) - od_map_used_bytes(bytes, used). It then holds zeros, and takes
- * memory again when it is written. */
-void od_map_release(void *p, uint64_t bytes, uint64_t used);
+/* Returns the whole pages within [p, p + bytes) to the kernel. They then hold zeros, and take memory again when they
+ * are written. */
+void od_map_release(void *p, uint64_t bytes);
 
 /* Peak resident memory of this process in bytes (VmHWM), 0 when unknown. */
 uint64_t od_peak_rss_bytes(void);

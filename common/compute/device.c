@@ -57,7 +57,7 @@ bool od_device_skips_experts(const struct od_device *d)
 
 bool od_device_releases(const struct od_device *d)
 {
-	return d == NULL || d->ops->buf_release != NULL;
+	return d == NULL || d->ops->release != NULL;
 }
 
 uint64_t od_buf_used_memory(const struct od_device *d, uint64_t bytes, uint64_t used)
@@ -65,10 +65,10 @@ uint64_t od_buf_used_memory(const struct od_device *d, uint64_t bytes, uint64_t 
 	return od_device_releases(d) ? od_map_used_bytes(bytes, used) : od_buf_memory(d, bytes);
 }
 
-void od_buf_release(struct od_buf *b, uint64_t used)
+void od_ref_release(struct od_ref from, uint64_t n)
 {
-	if (b->device->ops->buf_release != NULL)
-		b->device->ops->buf_release(b, used);
+	if (from.buf->device->ops->release != NULL)
+		from.buf->device->ops->release(from, n);
 }
 
 static uint64_t taken_by(const struct od_buf *b)

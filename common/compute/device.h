@@ -99,12 +99,11 @@ uint64_t od_buf_memory(const struct od_device *d, uint64_t bytes);
 /* Memory of a buffer of `bytes` of which only the first `used` are used. Where the device does not release memory
  * (od_device_releases), it is that of the whole buffer. */
 uint64_t od_buf_used_memory(const struct od_device *d, uint64_t bytes, uint64_t used);
-/* True: od_buf_release gives memory back. d NULL: a device that does. */
+/* True: od_ref_release gives memory back. d NULL: a device that does. */
 bool od_device_releases(const struct od_device *d);
-/* Gives back the memory behind the first `used` bytes: the buffer takes od_buf_used_memory() until more of it is
- * written. Does nothing where the device does not release memory. No work uses that part meanwhile; it holds anything
- * afterwards. */
-void od_buf_release(struct od_buf *b, uint64_t used);
+/* Gives back the memory of whole pages within n bytes from `from` on, until they are written again. Does nothing where
+ * the device does not release memory. No work uses them meanwhile; they hold anything afterwards. */
+void od_ref_release(struct od_ref from, uint64_t n);
 /* Memory for n bytes of a shared buffer and for their stage, if the device needs one. */
 uint64_t od_staged_bytes(const struct od_device *d, uint64_t n);
 /* Memory that the device takes for itself, as scratch of its kernels; of all cards. Memory plans count it. */

@@ -21,7 +21,7 @@ struct od_device_ops {
 	int (*buf_new_shared)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
 			      struct od_err *err);
 	void (*buf_free)(struct od_buf *b);
-	void (*buf_release)(struct od_buf *b, uint64_t used); /* NULL: it releases nothing */
+	void (*release)(struct od_ref from, uint64_t n); /* NULL: it releases nothing */
 	void *(*map)(struct od_ref r);
 	/* NULL, with host_free: od_map serves; bytes include the padding */
 	void *(*host_new)(struct od_device *d, uint64_t bytes);

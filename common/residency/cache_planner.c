@@ -212,6 +212,13 @@ int od_cache_planner_start(struct od_cache_planner **out, const struct od_cache_
 		p->o = *opts;
 		p->inclusion = calloc(opts->n_experts, sizeof(*p->inclusion));
 	}
+	/* Where the place is known already, the cache keeps what is used from now on. */
+	if (p != NULL && p->inclusion != NULL && od_schedule_plan_is_due(opts->schedule)) {
+		struct od_expert_cache_uses u = { .inclusion = p->inclusion };
+
+		if (od_schedule_next_plan(opts->schedule, &u))
+			plan_once(p, &u);
+	}
 	if (p == NULL || p->inclusion == NULL || pthread_create(&p->thread, NULL, plan_caches, p) != 0) {
 		if (p != NULL)
 			free(p->inclusion);

@@ -2,20 +2,23 @@
 
 #include "common/base/mem.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* A buffer that is not in use. */
 struct spare {
-	struct od_buf *buf;
+	struct od_ref at;
 	uint64_t memory; /* 0: nothing was ever written, or all was released */
 };
 
 struct buf_kind {
 	uint64_t bytes;
+	uint64_t stride; /* from one to the next where they lie together */
 	size_t n, n_free, most; /* there, not in use, and how many there shall be */
-	struct od_buf **all; /* [n] */
+	struct od_buf **block; /* [n_blocks]: each has one buffer, or many that lie together */
+	size_t n_blocks;
 	/* [n_free]: first those without memory, then in order of their return. The last one of the right size is the
 	 * next one taken: its pages are there, and in the CPU's caches. */
 	struct spare *free;
@@ -27,6 +30,7 @@ struct od_expert_bufs {
 	pthread_mutex_t lock;
 	struct od_device *device;
 	unsigned slot;
+	bool together;
 	uint64_t limit_bytes; /* UINT64_MAX: none */
 	uint64_t taken_bytes; /* sum over all buffers */
 	uint32_t n_layers; /* 1: all are alike */
@@ -70,6 +74,7 @@ static int measure_layers(struct od_expert_bufs *b, const struct od_expert_bufs_
 		struct buf_kind *k = &b->kind[i];
 
 		k->bytes = o->bytes[i];
+		k->stride = od_map_bytes(k->bytes);
 		k->layer_bytes = calloc(b->n_layers, sizeof(*k->layer_bytes));
 		k->layer_memory = calloc(b->n_layers, sizeof(*k->layer_memory));
 		if (k->layer_bytes == NULL || k->layer_memory == NULL)
@@ -93,6 +98,7 @@ int od_expert_bufs_new(struct od_expert_bufs **out, const struct od_expert_bufs_
 	pthread_mutex_init(&b->lock, NULL);
 	b->device = o->device;
 	b->slot = o->slot;
+	b->together = o->together;
 	b->n_layers = o->layer != NULL ? o->n_moe : 1;
 	b->limit_bytes = o->limit_bytes > 0 && od_device_releases(o->device) ? o->limit_bytes : UINT64_MAX;
 	rc = measure_layers(b, o, err);
@@ -111,9 +117,9 @@ void od_expert_bufs_free(struct od_expert_bufs *b)
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
 		struct buf_kind *k = &b->kind[i];
 
-		for (size_t j = 0; j < k->n; j++)
-			od_buf_free(k->all[j]);
-		free(k->all);
+		for (size_t j = 0; j < k->n_blocks; j++)
+			od_buf_free(k->block[j]);
+		free(k->block);
 		free(k->free);
 		free(k->layer_bytes);
 		free(k->layer_memory);
@@ -122,20 +128,33 @@ void od_expert_bufs_free(struct od_expert_bufs *b)
 	free(b);
 }
 
-/* Under the lock: one that is more than there shall be and not in use, out of the lists; NULL: none. */
-static struct od_buf *take_surplus(struct od_expert_bufs *b, struct buf_kind *k)
+/* Under the lock: one that is more than there shall be and not in use, out of the lists. False: none. */
+static bool take_surplus(struct od_expert_bufs *b, struct buf_kind *k, struct od_ref *at)
 {
 	struct spare spare;
 	size_t i = 0;
 
 	if (k->n <= k->most || k->n_free == 0)
-		return NULL;
+		return false;
 	spare = k->free[--k->n_free];
-	while (k->all[i] != spare.buf)
-		i++;
-	k->all[i] = k->all[--k->n];
+	k->n--;
 	b->taken_bytes -= spare.memory;
-	return spare.buf;
+	*at = spare.at;
+	if (b->together)
+		return true;
+	while (k->block[i] != spare.at.buf)
+		i++;
+	k->block[i] = k->block[--k->n_blocks];
+	return true;
+}
+
+/* One that lies among others gives its memory back; its address space goes with theirs. */
+static void free_surplus(const struct od_expert_bufs *b, const struct buf_kind *k, struct od_ref at)
+{
+	if (b->together)
+		od_ref_release(at, k->stride);
+	else
+		od_buf_free(at.buf);
 }
 
 bool od_expert_bufs_shrink(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
@@ -145,12 +164,12 @@ bool od_expert_bufs_shrink(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_
 	pthread_mutex_lock(&b->lock);
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
 		struct buf_kind *k = &b->kind[i];
-		struct od_buf *buf;
+		struct od_ref at;
 
 		k->most = n[i] < k->most ? n[i] : k->most;
-		while ((buf = take_surplus(b, k)) != NULL) {
+		while (take_surplus(b, k, &at)) {
 			pthread_mutex_unlock(&b->lock);
-			od_buf_free(buf);
+			free_surplus(b, k, at);
 			pthread_mutex_lock(&b->lock);
 		}
 		done = done && k->n <= k->most;
@@ -159,50 +178,61 @@ bool od_expert_bufs_shrink(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_
 	return done;
 }
 
-/* Places in the lists. */
+/* Places in the lists for n buffers and as many blocks. */
 static int make_room(struct od_expert_bufs *b, struct buf_kind *k, size_t n, struct od_err *err)
 {
-	struct od_buf **all;
+	struct od_buf **block;
 	struct spare *spare;
 
 	pthread_mutex_lock(&b->lock);
-	all = realloc(k->all, n * sizeof(*all));
-	k->all = all != NULL ? all : k->all;
+	block = realloc(k->block, (k->n_blocks + n) * sizeof(*block));
+	k->block = block != NULL ? block : k->block;
 	spare = realloc(k->free, n * sizeof(*spare));
 	k->free = spare != NULL ? spare : k->free;
 	pthread_mutex_unlock(&b->lock);
-	return all != NULL && spare != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%zu buffers of experts", n);
+	return block != NULL && spare != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%zu buffers of experts", n);
 }
 
-static void put_first(struct buf_kind *k, struct od_buf *buf)
+static void put_first(struct buf_kind *k, struct od_ref at)
 {
 	const bool all_alike = k->n_free > 0 && k->free[k->n_free - 1].memory == 0; /* then the order does not matter */
-	const size_t at = all_alike ? k->n_free : 0;
+	const size_t to = all_alike ? k->n_free : 0;
 
-	memmove(&k->free[at + 1], &k->free[at], (k->n_free++ - at) * sizeof(*k->free));
-	k->free[at] = (struct spare){ buf, 0 };
+	memmove(&k->free[to + 1], &k->free[to], (k->n_free++ - to) * sizeof(*k->free));
+	k->free[to] = (struct spare){ at, 0 };
+}
+
+/* n more buffers, which lie together if there are several. */
+static int add_block(struct od_expert_bufs *b, struct buf_kind *k, size_t n, struct od_err *err)
+{
+	struct od_buf *buf;
+	uint64_t bytes;
+
+	if (!od_mul(n - 1, k->stride, &bytes) || !od_add(bytes, k->bytes, &bytes))
+		return od_fail(err, OD_ERR_RANGE, "%zu experts of %" PRIu64 " bytes", n, k->bytes);
+	if (od_buf_new_shared(&buf, b->device, bytes, "an expert", err) != OD_OK)
+		return od_fail_within(err, "buffer %zu of %zu", k->n + 1, k->n + n);
+	if (od_expert_bufs_staged(b->slot, (enum od_expert_buf)(k - b->kind)) &&
+	    od_ref_stage(od_buf_ref(buf, 0)) == NULL) {
+		od_buf_free(buf);
+		return od_fail(err, OD_ERR_NOMEM, "buffer %zu of %zu: no memory for its stage", k->n + 1, k->n + n);
+	}
+	pthread_mutex_lock(&b->lock);
+	k->block[k->n_blocks++] = buf;
+	for (size_t i = 0; i < n; i++)
+		put_first(k, od_buf_ref(buf, i * k->stride));
+	k->n += n;
+	k->most = k->n;
+	pthread_mutex_unlock(&b->lock);
+	return OD_OK;
 }
 
 static int grow(struct od_expert_bufs *b, struct buf_kind *k, size_t n, struct od_err *err)
 {
 	int rc = n > k->n ? make_room(b, k, n, err) : OD_OK; /* only this thread changes k->n */
 
-	while (rc == OD_OK && k->n < n) {
-		struct od_buf *buf;
-
-		if (od_buf_new_shared(&buf, b->device, k->bytes, "an expert", err) != OD_OK)
-			return od_fail_within(err, "buffer %zu of %zu", k->n + 1, n);
-		if (od_expert_bufs_staged(b->slot, (enum od_expert_buf)(k - b->kind)) &&
-		    od_ref_stage(od_buf_ref(buf, 0)) == NULL) {
-			od_buf_free(buf);
-			return od_fail(err, OD_ERR_NOMEM, "buffer %zu of %zu: no memory for its stage", k->n + 1, n);
-		}
-		pthread_mutex_lock(&b->lock);
-		k->all[k->n++] = buf;
-		put_first(k, buf);
-		k->most = k->n;
-		pthread_mutex_unlock(&b->lock);
-	}
+	while (rc == OD_OK && k->n < n)
+		rc = add_block(b, k, b->together ? n - k->n : 1, err);
 	return rc;
 }
 
@@ -240,7 +270,7 @@ static bool release_one(struct od_expert_bufs *b, struct buf_kind *k)
 		i++;
 	if (i == k->n_free)
 		return false;
-	od_buf_release(k->free[i].buf, 0);
+	od_ref_release(k->free[i].at, k->stride);
 	b->taken_bytes -= k->free[i].memory;
 	k->free[i].memory = 0;
 	return true;
@@ -269,9 +299,9 @@ void od_expert_bufs_fill(struct od_expert_bufs *b, uint32_t m, struct od_expert_
 			abort(); /* whoever counts them has miscounted */
 		spare = take_spare(k, memory);
 		if (spare.memory > memory)
-			od_buf_release(spare.buf, k->layer_bytes[m % b->n_layers]);
+			od_ref_release(od_ref_at(spare.at, memory), k->stride - memory);
 		b->taken_bytes += memory - spare.memory;
-		mem->at[i] = od_buf_ref(spare.buf, 0);
+		mem->at[i] = spare.at;
 	}
 	keep_limit(b);
 	pthread_mutex_unlock(&b->lock);
@@ -287,7 +317,7 @@ void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_m
 
 		if ((which & 1u << i) == 0 || mem->at[i].buf == NULL)
 			continue;
-		k->free[k->n_free++] = (struct spare){ mem->at[i].buf, k->layer_memory[m % b->n_layers] };
+		k->free[k->n_free++] = (struct spare){ mem->at[i], k->layer_memory[m % b->n_layers] };
 		mem->at[i] = (struct od_ref){ 0 };
 	}
 	pthread_mutex_unlock(&b->lock);

@@ -21,6 +21,9 @@ struct od_expert_bufs_opts {
 	uint64_t bytes[OD_N_EXPERT_BUFS]; /* one buffer of each kind has so many */
 	const struct od_buf_sizes *layer; /* [n_moe]: what an expert of each layer needs. NULL: bytes, in all. Copied */
 	uint32_t n_moe;
+	/* Buffers that are made at the same time lie one behind the other, in huge pages if they are large together.
+	 * Else each has pages of its own, and takes no memory before it is used. */
+	bool together;
 	uint64_t limit_bytes; /* 0: the numbers of buffers alone limit the memory */
 };
 

@@ -69,6 +69,7 @@ static int make_bufs(struct od_residency *r, struct od_err *err)
 					  .slot = o->sizes->slot,
 					  .layer = od_pack_layer_sizes(o->pack),
 					  .n_moe = od_pack_config(o->pack)->n_moe,
+					  .together = o->together,
 					  .limit_bytes =
 						  o->slots_bytes + o->n_slots * o->sizes->kept_bytes + o->cache_bytes };
 	const struct od_cache_plan none = { 0 };

@@ -39,6 +39,7 @@ struct od_residency_opts {
 	uint64_t cache_bytes; /* cached data outside the n_slots slots; 0: no cache */
 	enum od_cache_policy policy;
 	unsigned n_readers, n_inflaters;
+	bool together; /* as in od_expert_bufs_opts */
 };
 
 struct od_residency;

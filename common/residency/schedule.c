@@ -1133,6 +1133,34 @@ void od_schedule_place(struct od_schedule *s, const struct od_share *share)
 	pthread_mutex_unlock(&s->lock);
 }
 
+bool od_schedule_plan_is_due(struct od_schedule *s)
+{
+	bool due;
+
+	pthread_mutex_lock(&s->lock);
+	due = od_expert_cache_plan_is_due(s->opts.cache);
+	pthread_mutex_unlock(&s->lock);
+	return due;
+}
+
+bool od_schedule_all_pinned(struct od_schedule *s, struct od_expert_mem *mem)
+{
+	const size_t n = (size_t)s->opts.n_moe * s->opts.n_experts;
+	size_t n_pinned = 0;
+
+	pthread_mutex_lock(&s->lock);
+	for (unsigned i = 0; i < s->n_table; i++) {
+		const struct slot *slot = &s->slot[i];
+
+		if (!slot->pinned)
+			continue;
+		mem[(size_t)slot->m * s->opts.n_experts + slot->expert] = slot->mem;
+		n_pinned++;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return n_pinned == n;
+}
+
 bool od_schedule_next_plan(struct od_schedule *s, struct od_expert_cache_uses *u)
 {
 	bool go_on;

@@ -160,6 +160,7 @@ void od_schedule_stop(struct od_schedule *s);
 
 /* Sets the place in a cluster. If the group serves other layers now, the cache is emptied. */
 void od_schedule_place(struct od_schedule *s, const struct od_share *share);
+bool od_schedule_plan_is_due(struct od_schedule *s);
 /* Sleeps until a plan is due. False: stopped. */
 OD_MUST_CHECK bool od_schedule_next_plan(struct od_schedule *s, struct od_expert_cache_uses *u);
 /* Sleeps until a slot has become free since *seen (initially 0), and updates *seen. False: stopped. */
@@ -170,6 +171,10 @@ void od_schedule_set_plan(struct od_schedule *s, uint64_t place, const struct od
 /* Fills states [n_moe][n_experts] with enum od_cache_state if any has changed since *seen, and updates *seen. False:
  * none has changed. */
 bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *states);
+
+/* True: the cache pins every expert; fills mem [n_moe][n_experts]. They stay until the place, the policy's plan or the
+ * budget changes. */
+bool od_schedule_all_pinned(struct od_schedule *s, struct od_expert_mem *mem);
 
 /* ---- Statistics ---- */
 

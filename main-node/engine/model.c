@@ -138,9 +138,11 @@ int odm_model_load(struct odm_model *m, const struct odm_engine_opts *opts, stru
 	if (rc != OD_OK)
 		return rc;
 	odm_state_plan_cache(m);
-	rc = open_device(m, err);
-	if (rc == OD_OK && od_pack_tokenizer_path(m->pack) != NULL)
+	/* Before memory is planned, which counts what the process has. */
+	if (od_pack_tokenizer_path(m->pack) != NULL)
 		rc = od_tokenizer_load(&m->tokenizer, od_pack_tokenizer_path(m->pack), err);
+	if (rc == OD_OK)
+		rc = open_device(m, err);
 	return rc == OD_OK ? open_state(m, err) : rc;
 }
 

@@ -263,10 +263,29 @@ static void fit_ctx(struct odm_model *m)
 		       (unsigned long long)m->opts.ctx_tokens, m->config->ctx_max);
 }
 
+static int split_tiers(struct odm_model *m, struct od_err *err)
+{
+	int rc = odm_tier_plan_open(&m->tiers, m->pack, m->device, m->form, m->opts.memory_bytes, err);
+
+	return rc == OD_OK ? choose_split(m, err) : rc;
+}
+
+/* Compressed, more experts fit, and loads are shorter because nothing is inflated. */
+static int choose_tiers(struct odm_model *m, struct od_err *err)
+{
+	int rc = split_tiers(m, err);
+
+	if ((rc == OD_OK && odm_tier_plan_holds_all(&m->tiers, m->config)) || m->opts.form != OD_FORM_AUTO ||
+	    m->form == OD_FORM_PLANES || od_pack_can_form(m->pack, OD_FORM_PLANES, NULL) != OD_OK)
+		return rc;
+	m->form = OD_FORM_PLANES;
+	return split_tiers(m, err);
+}
+
 /* The form of experts is the faster one only if the model fits with it. A context of a few pages is the last resort. */
 static int choose_memory(struct odm_model *m, struct od_err *err)
 {
-	int rc = choose_split(m, err);
+	int rc = m->opts.tiered ? choose_tiers(m, err) : choose_split(m, err);
 
 	if (rc == OD_ERR_NOMEM && m->opts.form == OD_FORM_AUTO && has_smaller_form(m)) {
 		m->form = OD_FORM_PLANES;
@@ -276,7 +295,7 @@ static int choose_memory(struct odm_model *m, struct od_err *err)
 	}
 	if (rc == OD_ERR_NOMEM && m->auto_ctx && !od_device_can_fall_back(m->device)) {
 		m->any_ctx = true;
-		rc = choose_split(m, err);
+		rc = m->opts.tiered ? choose_tiers(m, err) : choose_split(m, err);
 	}
 	if (rc == OD_OK)
 		fit_ctx(m);
@@ -317,8 +336,6 @@ int odm_state_plan_make(struct odm_model *m, struct od_err *err)
 
 	if (m->opts.resident || m->opts.tiered || m->opts.form != OD_FORM_AUTO) /* else workers choose */
 		rc = od_pack_choose_form(m->pack, m->device, m->opts.form, &m->form, err);
-	if (rc == OD_OK && m->opts.tiered)
-		rc = odm_tier_plan_open(&m->tiers, m->pack, m->device, m->form, m->opts.memory_bytes, err);
 	return rc == OD_OK ? choose_memory(m, err) : rc;
 }
 

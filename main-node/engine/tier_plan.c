@@ -9,7 +9,7 @@
 #define READERS 2
 #define MOST_INFLATERS 4
 /* The tokeniser, threads, requests, and tables, which are made after the plan. */
-#define BESIDE_BYTES (64u << 20)
+#define BESIDE_BYTES (24u << 20)
 /* Left to others if no limit was given: so much, or one in so many bytes of what is free. */
 #define RESERVE_BYTES (256u << 20)
 #define RESERVE_DIVISOR 33
@@ -62,29 +62,35 @@ void odm_tier_plan_close(struct odm_tier_plan *p)
 	*p = (struct odm_tier_plan){ 0 };
 }
 
-static uint64_t layer_bytes(const struct odm_tier_plan *p, uint32_t top_k)
+/* A slot for each expert that a token uses in a layer. More would take memory from the cache, which admits what is
+ * loaded, so that its slot is free for the next load at once. */
+static uint64_t slots_bytes(const struct odm_tier_plan *p, uint32_t top_k)
 {
 	return top_k * p->sizes.most_bytes;
 }
 
 uint64_t odm_tier_plan_least(const struct odm_tier_plan *p, uint32_t top_k)
 {
-	return p->load_bytes + layer_bytes(p, top_k);
+	return p->load_bytes + slots_bytes(p, top_k);
 }
 
 struct odm_tier_division odm_tier_plan_divide(const struct odm_tier_plan *p, uint32_t top_k)
 {
-	const uint64_t one = layer_bytes(p, top_k);
-	uint64_t slots_bytes = 2 * one;
-	struct odm_tier_division d;
+	const uint64_t most = slots_bytes(p, top_k) / p->sizes.least_bytes;
+	struct odm_tier_division d = { .slots_bytes = slots_bytes(p, top_k) };
 
-	if (slots_bytes > p->expert_bytes / 2)
-		slots_bytes = one > p->expert_bytes / 2 ? one : p->expert_bytes / 2;
-	d.cache_bytes = p->expert_bytes - slots_bytes;
-	d.slots_bytes = slots_bytes;
-	d.n_slots = (unsigned)(slots_bytes / p->sizes.least_bytes);
-	d.n_slots = d.n_slots < OD_MAX_SLOTS ? d.n_slots : OD_MAX_SLOTS;
+	d.n_slots = (unsigned)(most < OD_MAX_SLOTS ? most : OD_MAX_SLOTS);
+	d.cache_bytes = p->expert_bytes - d.slots_bytes;
 	if (d.cache_bytes < p->sizes.most_bytes)
 		d.cache_bytes = 0;
 	return d;
+}
+
+bool odm_tier_plan_holds_all(const struct odm_tier_plan *p, const struct od_config *c)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t m = 0; m < c->n_moe; m++)
+		bytes += c->n_experts * p->sizes.slot_bytes[m];
+	return bytes <= odm_tier_plan_divide(p, c->top_k).cache_bytes;
 }

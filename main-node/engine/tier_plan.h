@@ -33,8 +33,9 @@ void odm_tier_plan_close(struct odm_tier_plan *p); /* all zero is fine */
 
 /* The least that it takes: the load threads, and a slot for each expert that a token uses in a layer. */
 uint64_t odm_tier_plan_least(const struct odm_tier_plan *p, uint32_t top_k);
-/* Slots for two layers of a token, so that one loads while the other is computed, but at most half of expert_bytes if
- * one layer takes less; the rest is for the cache. */
+/* Slots as above; the rest of expert_bytes is for the cache. */
 struct odm_tier_division odm_tier_plan_divide(const struct odm_tier_plan *p, uint32_t top_k);
+/* Every expert fits into the cache. */
+bool odm_tier_plan_holds_all(const struct odm_tier_plan *p, const struct od_config *c);
 
 #endif

@@ -16,9 +16,11 @@
 #include <inttypes.h>
 #include <semaphore.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LOAD_ATTEMPTS 3 /* then the step fails */
 #define LOOK_NS (50 * OD_NS_PER_MS) /* a step that is given up ends no later */
@@ -34,8 +36,9 @@ struct tiered {
 	sem_t ready; /* posted when an expert has been loaded, or failed to load */
 	uint64_t session;
 
-	/* NULL: nothing is predicted */
-	struct odm_predictions *predictions;
+	struct od_expert *full; /* [n_moe][n_experts]: all of them, which stay in memory; NULL: some are not there */
+
+	struct odm_predictions *predictions; /* NULL: nothing is predicted */
 	struct odm_predictor_link predictor;
 	struct odm_predicted_row *predicted; /* [max_rows] */
 	struct odm_want want;
@@ -61,6 +64,11 @@ struct tiered {
 static struct tiered *tiered_of(struct od_expert_runner *r)
 {
 	return (struct tiered *)((char *)r - offsetof(struct tiered, runner));
+}
+
+static bool predicts(const struct tiered *t)
+{
+	return t->predictions != NULL && t->full == NULL;
 }
 
 static bool in_decode(const struct tiered *t)
@@ -117,7 +125,7 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	t->open[step->phase] = t->now = step;
 	if (step->phase == ODM_DECODE)
 		odm_step_uses_begin(&t->uses, step);
-	if (t->predictions != NULL)
+	if (predicts(t))
 		begin_predictions(t, step);
 	return OD_OK;
 }
@@ -138,7 +146,7 @@ static void kept(struct odm_expert_service *base, const struct odm_step *step, c
 	struct tiered *t = (struct tiered *)base;
 	bool wants = false;
 
-	for (size_t i = 0; t->predictions != NULL && i < step->n_parts; i++) {
+	for (size_t i = 0; predicts(t) && i < step->n_parts; i++) {
 		const struct odm_part *p = &step->part[i];
 
 		if (kept[i] < p->n)
@@ -147,7 +155,8 @@ static void kept(struct odm_expert_service *base, const struct odm_step *step, c
 	}
 	if (wants)
 		send_wants(t);
-	odm_step_uses_settle(&t->uses, step, kept);
+	if (t->full == NULL)
+		odm_step_uses_settle(&t->uses, step, kept);
 }
 
 /* ---- A layer ---- */
@@ -160,6 +169,8 @@ static unsigned needs(struct od_expert_runner *r, uint64_t number, uint32_t m)
 	(void)m;
 	t->now = t->open[ODM_DECODE] != NULL && t->open[ODM_DECODE]->step == number ? t->open[ODM_DECODE] :
 										      t->open[ODM_PREFILL];
+	if (t->full != NULL)
+		return 0;
 	if (t->predictions == NULL)
 		return what;
 	what |= odm_predictor_link_needs(&t->predictor, t->now);
@@ -196,6 +207,22 @@ static void note_ordered(struct tiered *t)
 							(uint16_t)t->item[i].expert) != ODM_NOBODY;
 }
 
+static void run_experts(struct tiered *t, const struct od_expert *expert, struct od_ref choice)
+{
+	struct od_op op = { .kind = OD_OP_EXPERTS, .profile = t->o.profile, .n_rows = (uint32_t)t->call->n_rows };
+
+	op.experts = (struct od_op_experts){ .expert = expert,
+					     .x = t->call->x_at,
+					     .choice = choice,
+					     .y = t->call->y_at,
+					     .scratch = od_buf_ref(t->scratch, 0),
+					     .n_experts = t->config->n_experts,
+					     .top_k = t->config->top_k,
+					     .hidden = t->config->hidden,
+					     .act = t->config->act };
+	od_device_run(t->o.device, OD_QUEUE_COMPUTE, &op);
+}
+
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct tiered *t = tiered_of(r);
@@ -203,6 +230,10 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	int rc;
 
 	t->call = call;
+	if (t->full != NULL) { /* as --resident does */
+		run_experts(t, t->full + (size_t)call->m * t->config->n_experts, call->expert_at);
+		return OD_OK;
+	}
 	if (in_decode(t)) {
 		if (t->predictions != NULL)
 			odm_predictions_resolve(t->predictions, call->step, call->m, call->expert);
@@ -263,7 +294,6 @@ static struct od_ref wave_choice(struct tiered *t, size_t n_wave)
 
 static int compute(struct tiered *t, size_t n, struct od_err *err)
 {
-	struct od_op op = { .kind = OD_OP_EXPERTS, .profile = t->o.profile, .n_rows = (uint32_t)t->call->n_rows };
 	int rc;
 
 	for (size_t i = 0; i < n; i++) {
@@ -272,16 +302,7 @@ static int compute(struct tiered *t, size_t n, struct od_err *err)
 		t->in_wave[item->expert] = true;
 		od_pack_bind(t->model->pack, t->call->m, item->expert, &item->mem, &t->expert[item->expert]);
 	}
-	op.experts = (struct od_op_experts){ .expert = t->expert,
-					     .x = t->call->x_at,
-					     .choice = wave_choice(t, n),
-					     .y = t->call->y_at,
-					     .scratch = od_buf_ref(t->scratch, 0),
-					     .n_experts = t->config->n_experts,
-					     .top_k = t->config->top_k,
-					     .hidden = t->config->hidden,
-					     .act = t->config->act };
-	od_device_run(t->o.device, OD_QUEUE_COMPUTE, &op);
+	run_experts(t, t->expert, wave_choice(t, n));
 	/* The slots are free when the device has read them. */
 	rc = od_device_wait(t->o.device, OD_QUEUE_COMPUTE, od_device_ticket(t->o.device, OD_QUEUE_COMPUTE), err);
 	for (size_t i = 0; i < n; i++) {
@@ -378,8 +399,11 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 {
 	struct tiered *t = tiered_of(r);
 	const uint64_t span = od_trace_begin(), begin_ns = od_now_ns();
-	int rc = run_items(t, err);
+	int rc;
 
+	if (t->full != NULL)
+		return OD_OK;
+	rc = run_items(t, err);
 	od_trace_end("experts", span, (int64_t)t->call->step, t->call->m, -1);
 	if (in_decode(t)) {
 		t->now->counters[OD_C_DECODE_LAYERS]++;
@@ -410,9 +434,9 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence, e
 	struct tiered *t = (struct tiered *)base;
 
 	odm_predictor_link_close_sequence(&t->predictor, sequence);
-	f->cluster = true;
-	f->has_predictor = t->predictions != NULL;
-	if (t->predictions != NULL) {
+	f->cluster = t->full == NULL;
+	f->has_predictor = predicts(t);
+	if (predicts(t)) {
 		if (odm_predictions_close(t->predictions, sequence))
 			send_wants(t);
 		odm_predictions_take(t->predictions, sequence, f->c, &f->first_prediction_ns, recall);
@@ -458,6 +482,7 @@ static void free_service(struct odm_expert_service *base)
 	free(t->wave);
 	free(t->in_wave);
 	free(t->expert);
+	free(t->full);
 	free(t);
 }
 
@@ -548,6 +573,71 @@ static int choose_read_mode(struct tiered *t, struct od_err *err)
 	return rc;
 }
 
+static void show_progress(const struct tiered *t, uint32_t m)
+{
+	if (!t->model->opts.quiet && isatty(STDERR_FILENO))
+		fprintf(stderr, "\rloading experts: %u of %u layers%s", m, t->config->n_moe,
+			m == t->config->n_moe ? "\n" : "   ");
+}
+
+/* Loads a layer's experts, as if a row had chosen all of them. */
+static int load_layer(struct tiered *t, uint32_t m, struct od_err *err)
+{
+	const struct od_moe_call call = { .step = 0, .m = m };
+	int rc;
+
+	t->call = &call;
+	t->n_items = t->config->n_experts;
+	t->n_done = 0;
+	for (uint32_t i = 0; i < t->n_items; i++) {
+		t->item[i] = (struct od_schedule_item){ .expert = i, .rank = i, .last = true };
+		t->attempts[i] = 0;
+	}
+	rc = od_schedule_run(t->schedule, t->session, 0, m, true, t->item, t->n_items);
+	while (rc == OD_OK && t->n_done < t->n_items) {
+		struct od_schedule_item *item = od_schedule_take(t->schedule);
+
+		if (atomic_load(t->model->opts.cancel))
+			rc = od_fail(err, OD_ERR_CANCELLED, "cancelled");
+		else if (item == NULL)
+			wait_for_load(t);
+		else if (item->code != OD_OK)
+			rc = try_again(t, item, err);
+		else
+			od_schedule_done(t->schedule, item), t->n_done++;
+	}
+	t->call = NULL;
+	return rc;
+}
+
+/* Where there is memory for all experts, they are loaded before the first step, and stay. */
+static int load_all(struct tiered *t, struct od_err *err)
+{
+	const size_t n_experts = t->config->n_experts, n = t->config->n_moe * n_experts;
+	struct od_expert_mem *mem = calloc(n, sizeof(*mem));
+	int rc = OD_OK;
+
+	t->full = calloc(n, sizeof(*t->full));
+	if (mem == NULL || t->full == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "%zu experts", n);
+	for (uint32_t m = 0; rc == OD_OK && m < t->config->n_moe; m++) {
+		show_progress(t, m);
+		rc = load_layer(t, m, err);
+	}
+	if (rc == OD_OK && od_schedule_all_pinned(t->schedule, mem)) {
+		for (size_t i = 0; i < n; i++)
+			od_pack_bind(t->model->pack, (uint32_t)(i / n_experts), (uint32_t)(i % n_experts), &mem[i],
+				     &t->full[i]);
+	} else {
+		free(t->full);
+		t->full = NULL;
+	}
+	if (rc == OD_OK)
+		show_progress(t, t->config->n_moe);
+	free(mem);
+	return rc;
+}
+
 static int open_store(struct tiered *t, struct od_err *err)
 {
 	const struct odm_tier_plan *p = &t->model->tiers;
@@ -560,6 +650,7 @@ static int open_store(struct tiered *t, struct od_err *err)
 					     .slots_bytes = d.slots_bytes,
 					     .cache_bytes = d.cache_bytes,
 					     .policy = OD_CACHE_LFU,
+					     .together = true,
 					     .n_readers = p->n_readers,
 					     .n_inflaters = p->n_inflaters };
 	const struct od_residency_calls calls = { .wake = wake, .wake_arg = &t->ready };
@@ -577,7 +668,8 @@ static int open_store(struct tiered *t, struct od_err *err)
 	od_log(OD_LOG_INFO, "experts: %s of memory to keep them (%s), %s for those that are loaded and computed",
 	       od_format_bytes(d.cache_bytes, a, sizeof(a)), od_form_names[t->model->form],
 	       od_format_bytes(d.slots_bytes, b, sizeof(b)));
-	return od_residency_start(t->residency, &calls, err);
+	rc = od_residency_start(t->residency, &calls, err);
+	return rc == OD_OK && odm_tier_plan_holds_all(p, t->config) ? load_all(t, err) : rc;
 }
 
 int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *model, const struct odm_tiered_opts *o,

@@ -171,10 +171,9 @@ static void buf_free(struct od_buf *b)
 }
 
 /* The contents of the released part are lost. */
-static void buf_release(struct od_buf *b, uint64_t used)
+static void release(struct od_ref from, uint64_t n)
 {
-	if (used < b->bytes)
-		memset(((struct far_buf *)b)->secret + used, UNWRITTEN, b->bytes - used);
+	memset(((struct far_buf *)from.buf)->secret + from.at, UNWRITTEN, n);
 }
 
 /* ---- life ---- */
@@ -191,7 +190,7 @@ static void free_device(struct od_device *d)
 static const struct od_device_ops ops = {
 	.buf_new = buf_new,
 	.buf_free = buf_free,
-	.buf_release = buf_release,
+	.release = release,
 	.map = map,
 	.put = put,
 	.get = get,

@@ -16,15 +16,16 @@ from serve_util import Server, stop_servers
 
 atexit.register(stop_servers)
 EXPERTS, LAYERS = 8, 12
+CTX = "--ctx-size", "512"
 
 
 def tiered(*args):
-    return generate("--draft", "off", *args, tokens=TOKENS)
+    return generate("--draft", "off", *CTX, *args, tokens=TOKENS)
 
 
 def least():
     """The smallest --memory that works, as it says itself."""
-    err = tool("od-main", "--pack", pack(), "--prompt", PROMPT, "--memory", "20MB", ok=False).stderr
+    err = tool("od-main", "--pack", pack(), "--prompt", PROMPT, *CTX, "--memory", "20MB", ok=False).stderr
     found = re.search(r"at least .* of memory \((\d+) bytes\) are needed for the dense weights, one context and the experts of one layer; "
                       r"found --memory .*; see --memory, --ctx-size", err)
     assert found, err
@@ -39,11 +40,14 @@ def same_tokens_at_every_budget():
         for form in ("bf16", "planes") if more % 12 == 0 else ("bf16",):
             r = tiered("--memory", small + (more + 3) * 2**20, "--resident-form", form)
             assert r["token_ids"] == reference()["token_ids"], (more, form)
-            assert r["cache_uses"] == r["expert_uses"] == (TOKENS - 1) * LAYERS * 2, r
+            if more >= 60 or r["expert_uses"] == 0:  # all are in memory, and nothing is counted
+                assert r["expert_uses"] == r["decode_loads"] == 0 and r["begun_loads"] == EXPERTS * LAYERS and more >= 24, r
+            else:
+                assert r["cache_uses"] == r["expert_uses"] == (TOKENS - 1) * LAYERS * 2, r
             if form == "bf16":
                 loads.append(r["decode_loads"])
     assert loads[0] > 0.6 * (TOKENS - 1) * LAYERS * 2, loads  # nearly nothing is kept
-    assert all(a >= b for a, b in zip(loads, loads[1:])) and loads[-1] <= EXPERTS * LAYERS, loads
+    assert all(a >= b for a, b in zip(loads, loads[1:])) and loads[-2] > 0, loads
 
 
 @test
@@ -51,7 +55,7 @@ def whatever_loads_them_and_however_rows_come():
     small = least()
     for args in (("--predictor", "none"), ("--predictor", "trajectory"), ("--hedge", 100), ("--prefill-rows", 1), ("--threads", 1),
                  ("--cpu", "scalar"), ("--draft", "lookup")):
-        r = generate(*(() if "--draft" in args else ("--draft", "off")), "--memory", small + 8 * 2**20, *args, tokens=TOKENS)
+        r = generate(*(() if "--draft" in args else ("--draft", "off")), *CTX, "--memory", small + 8 * 2**20, *args, tokens=TOKENS)
         assert r["token_ids"] == reference()["token_ids"], args
     r = tiered("--memory", small + 8 * 2**20)
     assert r["predicted_uses"] > 0 and r["served_in_time"] > 0, r
@@ -60,17 +64,16 @@ def whatever_loads_them_and_however_rows_come():
 @test
 def without_a_limit_it_takes_what_is_free():
     r = tiered()
-    assert r["token_ids"] == reference()["token_ids"] and r["decode_loads"] <= EXPERTS * LAYERS, r
+    assert r["token_ids"] == reference()["token_ids"] and r["begun_loads"] == EXPERTS * LAYERS, r
 
 
 @test
 def the_smallest_that_works_works():
     small = least()
-    # The memory that a process has before it plans differs by some pages from one start to the next. The context is small.
+    # The memory that a process has before it plans differs by some pages from one start to the next.
     r = tiered("--memory", small + 2**20)
-    n = len(r["token_ids"])
-    assert r["token_ids"] == reference()["token_ids"][:n] and n >= 40, r
-    err = tool("od-main", "--pack", pack(), "--prompt", PROMPT, "--memory", small - 2**20, ok=False).stderr
+    assert r["token_ids"] == reference()["token_ids"]
+    err = tool("od-main", "--pack", pack(), "--prompt", PROMPT, *CTX, "--memory", small - 2**20, ok=False).stderr
     assert "at least" in err and f"({small // 10**6}" in err, (small, err)
     err = tool("od-main", "--pack", pack(), "--prompt", PROMPT, "--memory", "900TB", ok=False).stderr
     assert "--memory 818.5 TiB: expected at most what is free on this machine, which is" in err, err
@@ -98,7 +101,7 @@ def a_gguf_file_whose_layers_differ_too():
 @test
 def texts_beside_each_other():
     """A server with four texts at once: each gets what it gets alone."""
-    s = Server(mode=("--memory", str(least() + 12 * 2**20), "--parallel", 4))
+    s = Server(mode=(*CTX, "--memory", str(least() + 12 * 2**20), "--parallel", 4))
     prompts = "Once", "The dragon", "A girl", "In the"
     text = lambda prompt: s.complete(prompt, tokens=40, temperature=0)["choices"][0]["text"]
     alone = [text(p) for p in prompts]
@@ -123,7 +126,7 @@ def damage_on_disk_is_said_and_ends_one_text():
 
 @test
 def a_signal_ends_it_while_it_waits():
-    m = Lines("--memory", str(least() + 3 * 2**20))
+    m = Lines(*CTX, "--memory", str(least() + 3 * 2**20))
     m.ask()
     m.p.send_signal(signal.SIGTERM)
     m.p.wait(60)

@@ -47,10 +47,10 @@ static void buf_free(struct od_buf *b)
 	free(b);
 }
 
-static void buf_release(struct od_buf *b, uint64_t used)
+static void release(struct od_ref from, uint64_t n)
 {
-	if (b->bytes >= MAPPED_BYTES)
-		od_map_release(b->at, b->bytes, used);
+	if (from.buf->bytes >= MAPPED_BYTES)
+		od_map_release(from.buf->at + from.at, n);
 }
 
 static void *map(struct od_ref r)
@@ -125,7 +125,7 @@ static void free_device(struct od_device *d)
 static const struct od_device_ops ops = {
 	.buf_new = buf_new,
 	.buf_free = buf_free,
-	.buf_release = buf_release,
+	.release = release,
 	.map = map,
 	.put = put,
 	.get = get,
