@@ -93,6 +93,15 @@ void od_cache_forget(struct od_cache *c, uint32_t layer, uint32_t expert)
 	c->state[cache_id(c, layer, expert)] = OD_CACHE_NONE;
 }
 
+struct od_cache_changes od_cache_set_budget(struct od_cache *c, uint64_t budget_bytes)
+{
+	c->n_changes = 0;
+	c->opt.budget_bytes = budget_bytes;
+	if (c->fit != NULL)
+		c->fit(c);
+	return changes_of(c);
+}
+
 struct od_cache_changes od_cache_set_plan(struct od_cache *c, const struct od_cache_plan *plan)
 {
 	c->n_changes = 0;

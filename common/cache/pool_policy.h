@@ -58,6 +58,9 @@ struct od_cache_changes od_cache_use(struct od_cache *c, uint32_t layer, uint32_
 /* Removes an expert that the owner could not keep. */
 void od_cache_forget(struct od_cache *c, uint32_t layer, uint32_t expert);
 
+/* LRU and LFU only: another budget. The changes are the experts that are evicted at once. */
+struct od_cache_changes od_cache_set_budget(struct od_cache *c, uint64_t budget_bytes);
+
 /* Rank dispatch only: replaces the pools. The changes are the experts that are evicted at once. */
 struct od_cache_changes od_cache_set_plan(struct od_cache *c, const struct od_cache_plan *plan);
 

@@ -15,6 +15,7 @@ struct od_cache {
 	void (*use)(struct od_cache *c, uint32_t layer, uint32_t expert);
 	void (*forget)(struct od_cache *c, uint32_t layer, uint32_t expert);
 	void (*set_plan)(struct od_cache *c, const struct od_cache_plan *plan);
+	void (*fit)(struct od_cache *c); /* NULL, or evicts until the budget is kept */
 	void (*free)(struct od_cache *c); /* frees what is the policy's own: not c->state, c->change or c itself */
 };
 

@@ -64,6 +64,22 @@ static void take_out(struct queue_cache *q, uint32_t id)
 		settle(q, at, last);
 }
 
+/* Evicts until `more` bytes fit beside what is kept. */
+static void make_room(struct queue_cache *q, uint64_t more)
+{
+	while (q->n > 0 && q->kept_bytes + more > q->base.opt.budget_bytes) {
+		const uint32_t out = q->heap[0];
+
+		take_out(q, out);
+		cache_set(&q->base, out, OD_CACHE_NONE);
+	}
+}
+
+static void fit(struct od_cache *c)
+{
+	make_room((struct queue_cache *)c, 0);
+}
+
 static void use(struct od_cache *c, uint32_t layer, uint32_t expert)
 {
 	struct queue_cache *q = (struct queue_cache *)c; /* base is the first member */
@@ -79,12 +95,7 @@ static void use(struct od_cache *c, uint32_t layer, uint32_t expert)
 	} else if (bytes_of(q, id) > c->opt.budget_bytes) {
 		to = OD_CACHE_NONE;
 	} else {
-		while (q->kept_bytes + bytes_of(q, id) > c->opt.budget_bytes) {
-			uint32_t out = q->heap[0];
-
-			take_out(q, out);
-			cache_set(c, out, OD_CACHE_NONE);
-		}
+		make_room(q, bytes_of(q, id));
 		q->kept_bytes += bytes_of(q, id);
 		q->n++;
 		settle(q, q->n - 1, id);
@@ -115,7 +126,7 @@ struct od_cache *odc_queue_new(const struct od_cache_opts *o)
 
 	if (q == NULL)
 		return NULL;
-	q->base = (struct od_cache){ .use = use, .forget = forget, .free = free_queue };
+	q->base = (struct od_cache){ .use = use, .forget = forget, .fit = fit, .free = free_queue };
 	q->layer_bytes = calloc(o->n_moe, sizeof(*q->layer_bytes));
 	q->heap = calloc(n, sizeof(*q->heap));
 	q->at = calloc(n, sizeof(*q->at));

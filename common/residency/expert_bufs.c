@@ -320,6 +320,16 @@ void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_m
 		k->free[k->n_free++] = (struct spare){ mem->at[i], k->layer_memory[m % b->n_layers] };
 		mem->at[i] = (struct od_ref){ 0 };
 	}
+	keep_limit(b); /* it may have been lowered since */
+	pthread_mutex_unlock(&b->lock);
+}
+
+void od_expert_bufs_set_limit(struct od_expert_bufs *b, uint64_t limit_bytes)
+{
+	pthread_mutex_lock(&b->lock);
+	if (b->limit_bytes != UINT64_MAX)
+		b->limit_bytes = limit_bytes;
+	keep_limit(b);
 	pthread_mutex_unlock(&b->lock);
 }
 

@@ -58,6 +58,9 @@ void od_expert_bufs_fill(struct od_expert_bufs *b, uint32_t m, struct od_expert_
 /* Takes the buffers of the set `which` back from mem, which has them for layer m. */
 void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem, unsigned which);
 
+/* Another limit (limit_bytes): buffers that are not in use give their memory back until it is kept. Those in use keep
+ * theirs. */
+void od_expert_bufs_set_limit(struct od_expert_bufs *b, uint64_t limit_bytes);
 /* Memory that all buffers take, as they are counted against the limit. */
 uint64_t od_expert_bufs_taken(struct od_expert_bufs *b);
 

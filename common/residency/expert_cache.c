@@ -234,6 +234,13 @@ struct od_cache_changes od_expert_cache_set_plan(struct od_expert_cache *c, uint
 	return apply(c, od_cache_set_plan(c->policy, plan));
 }
 
+struct od_cache_changes od_expert_cache_set_budget(struct od_expert_cache *c, uint64_t budget_bytes)
+{
+	if (c == NULL || c->policy == NULL)
+		return (struct od_cache_changes){ 0 };
+	return apply(c, od_cache_set_budget(c->policy, budget_bytes));
+}
+
 uint64_t od_expert_cache_changes(const struct od_expert_cache *c)
 {
 	return c->changes;

@@ -68,6 +68,9 @@ bool od_expert_cache_begin(struct od_expert_cache *c, uint64_t place, struct od_
 struct od_cache_changes od_expert_cache_set_plan(struct od_expert_cache *c, uint64_t place,
 						 const struct od_cache_plan *plan);
 
+/* LRU and LFU: another budget; changes as above. */
+struct od_cache_changes od_expert_cache_set_budget(struct od_expert_cache *c, uint64_t budget_bytes);
+
 uint64_t od_expert_cache_changes(const struct od_expert_cache *c); /* grows with every change of the cache's contents */
 
 #endif

@@ -62,6 +62,11 @@ void od_residency_sizes_fini(struct od_residency_sizes *s)
 
 /* ---- The store ---- */
 
+static uint64_t limit_of(const struct od_residency_opts *o, uint64_t cache_bytes)
+{
+	return o->slots_bytes + o->n_slots * o->sizes->kept_bytes + cache_bytes;
+}
+
 static int make_bufs(struct od_residency *r, struct od_err *err)
 {
 	const struct od_residency_opts *o = &r->o;
@@ -70,8 +75,7 @@ static int make_bufs(struct od_residency *r, struct od_err *err)
 					  .layer = od_pack_layer_sizes(o->pack),
 					  .n_moe = od_pack_config(o->pack)->n_moe,
 					  .together = o->together,
-					  .limit_bytes =
-						  o->slots_bytes + o->n_slots * o->sizes->kept_bytes + o->cache_bytes };
+					  .limit_bytes = limit_of(o, o->cache_bytes) };
 	const struct od_cache_plan none = { 0 };
 	size_t n[OD_N_EXPERT_BUFS];
 	int rc;
@@ -192,6 +196,14 @@ void od_residency_free(struct od_residency *r)
 	od_expert_cache_free(r->cache);
 	od_expert_bufs_free(r->bufs);
 	free(r);
+}
+
+void od_residency_set_cache(struct od_residency *r, uint64_t cache_bytes)
+{
+	const uint64_t bytes = cache_bytes < r->o.cache_bytes ? cache_bytes : r->o.cache_bytes;
+
+	od_schedule_set_budget(r->schedule, bytes);
+	od_expert_bufs_set_limit(r->bufs, limit_of(&r->o, bytes));
 }
 
 struct od_schedule *od_residency_schedule(const struct od_residency *r)

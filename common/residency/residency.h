@@ -65,6 +65,10 @@ OD_MUST_CHECK int od_residency_start(struct od_residency *r, const struct od_res
 /* Stops and joins them: nothing is called any more. NULL ok. */
 void od_residency_stop(struct od_residency *r);
 
+/* LRU and LFU: keeps so many bytes of experts from now on, at most as many as cache_bytes of the options. Any
+ * thread. */
+void od_residency_set_cache(struct od_residency *r, uint64_t cache_bytes);
+
 struct od_schedule *od_residency_schedule(const struct od_residency *r); /* NULL: r is */
 struct od_expert_bufs *od_residency_bufs(const struct od_residency *r);
 

@@ -1206,6 +1206,14 @@ void od_schedule_set_plan(struct od_schedule *s, uint64_t place, const struct od
 	pthread_mutex_unlock(&s->lock);
 }
 
+void od_schedule_set_budget(struct od_schedule *s, uint64_t budget_bytes)
+{
+	pthread_mutex_lock(&s->lock);
+	apply_changes(s, od_expert_cache_set_budget(s->opts.cache, budget_bytes));
+	assign_slots(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
 bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *states)
 {
 	uint64_t changes;

@@ -168,6 +168,8 @@ OD_MUST_CHECK bool od_schedule_wait_free(struct od_schedule *s, uint64_t *seen);
 /* As od_expert_cache_begin and od_expert_cache_set_plan: installs a policy, a plan. */
 OD_MUST_CHECK bool od_schedule_begin_cache(struct od_schedule *s, uint64_t place, struct od_cache *policy);
 void od_schedule_set_plan(struct od_schedule *s, uint64_t place, const struct od_cache_plan *plan);
+/* LRU and LFU: another budget of the cache. */
+void od_schedule_set_budget(struct od_schedule *s, uint64_t budget_bytes);
 /* Fills states [n_moe][n_experts] with enum od_cache_state if any has changed since *seen, and updates *seen. False:
  * none has changed. */
 bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *states);

@@ -13,21 +13,29 @@
 /* Left to others if no limit was given: so much, or one in so many bytes of what is free. */
 #define RESERVE_BYTES (256u << 20)
 #define RESERVE_DIVISOR 33
+#define LEAST_RESERVE_BYTES (32u << 20)
 
 static uint64_t less(uint64_t a, uint64_t b)
 {
 	return a > b ? a - b : 0;
 }
 
-/* The bytes of --memory, or of what is free. */
-static int choose_limit(const struct od_device *d, uint64_t memory_bytes, uint64_t *limit, struct od_err *err)
+static uint64_t clamp(uint64_t v, uint64_t least, uint64_t most)
 {
-	const uint64_t have = od_device_free_bytes(d), own = od_rss_bytes(), part = have / RESERVE_DIVISOR,
-		       reserve = part > RESERVE_BYTES ? part : RESERVE_BYTES;
+	return v < least ? least : v > most ? most : v;
+}
+
+/* The bytes of --memory, or of what is free. With --memory others have what it leaves: half of that is kept free. */
+static int choose_limit(struct odm_tier_plan *p, const struct od_device *d, uint64_t memory_bytes, struct od_err *err)
+{
+	const uint64_t have = od_device_free_bytes(d), own = od_rss_bytes(), part = have / RESERVE_DIVISOR;
 	char a[32], b[32];
 
-	*limit = memory_bytes > 0 ? memory_bytes : less(have + own, reserve);
-	if (have == 0 || *limit <= have + own)
+	p->reserve_bytes = part > RESERVE_BYTES ? part : RESERVE_BYTES;
+	p->memory_bytes = memory_bytes > 0 ? memory_bytes : less(have + own, p->reserve_bytes);
+	if (memory_bytes > 0)
+		p->reserve_bytes = clamp(less(have + own, memory_bytes) / 2, LEAST_RESERVE_BYTES, p->reserve_bytes);
+	if (have == 0 || p->memory_bytes <= have + own)
 		return OD_OK;
 	return od_fail(err, OD_ERR_ARG, "--memory %s: expected at most what is free on this machine, which is %s",
 		       od_format_bytes(memory_bytes, a, sizeof(a)), od_format_bytes(have + own, b, sizeof(b)));
@@ -45,7 +53,7 @@ int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, cons
 	int rc;
 
 	odm_tier_plan_close(p);
-	rc = choose_limit(d, memory_bytes, &p->memory_bytes, err);
+	rc = choose_limit(p, d, memory_bytes, err);
 	p->n_readers = READERS;
 	p->n_inflaters = cpus < MOST_INFLATERS ? cpus : MOST_INFLATERS;
 	p->limit_bytes = less(p->memory_bytes, odm_tier_plan_beside());

@@ -13,6 +13,7 @@ struct odm_tier_plan {
 	struct od_residency_sizes sizes;
 	uint64_t memory_bytes; /* limit of the process */
 	uint64_t limit_bytes; /* memory_bytes less odm_tier_plan_beside() */
+	uint64_t reserve_bytes; /* shall stay free for others */
 	uint64_t load_bytes; /* stages and buffers of the load threads */
 	uint64_t expert_bytes; /* for slots and cache */
 	unsigned n_readers, n_inflaters;

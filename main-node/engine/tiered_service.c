@@ -8,12 +8,14 @@
 #include "common/compute/scratch.h"
 #include "common/residency/read_mode.h"
 #include "main-node/engine/pass_size.h"
+#include "main-node/engine/tier_pressure.h"
 #include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predictor_link.h"
 #include "main-node/predict/step_uses.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -36,7 +38,15 @@ struct tiered {
 	sem_t ready; /* posted when an expert has been loaded, or failed to load */
 	uint64_t session;
 
-	struct od_expert *full; /* [n_moe][n_experts]: all of them, which stay in memory; NULL: some are not there */
+	/* [n_moe][n_experts]: all of them, which stay in memory; NULL: some are not there. Other threads change it only
+	 * while no step is open, under the lock. */
+	struct od_expert *full;
+	struct odm_tier_pressure *pressure;
+	pthread_mutex_t lock;
+	pthread_cond_t left; /* full has become NULL */
+	bool leave; /* memory is needed: the engine gives up full as soon as it can */
+	unsigned n_open; /* open steps */
+	uint64_t slots_bytes;
 
 	struct odm_predictions *predictions; /* NULL: nothing is predicted */
 	struct odm_predictor_link predictor;
@@ -46,6 +56,7 @@ struct tiered {
 	struct odm_step_uses uses; /* in the decode step */
 
 	const struct odm_step *open[2]; /* by phase; NULL: there is none */
+	bool follows[2]; /* by phase: the step's uses are counted and predicted; not if all experts were in memory */
 	const struct odm_step *now; /* the step of the current layer */
 	/* The layer under way. */
 	const struct od_moe_call *call;
@@ -66,14 +77,81 @@ static struct tiered *tiered_of(struct od_expert_runner *r)
 	return (struct tiered *)((char *)r - offsetof(struct tiered, runner));
 }
 
-static bool predicts(const struct tiered *t)
-{
-	return t->predictions != NULL && t->full == NULL;
-}
-
 static bool in_decode(const struct tiered *t)
 {
 	return t->now->phase == ODM_DECODE;
+}
+
+/* Both say it of the layer's step. */
+static bool counts_uses(const struct tiered *t)
+{
+	return t->follows[t->now->phase] && in_decode(t);
+}
+
+static bool predicts(const struct tiered *t)
+{
+	return t->predictions != NULL && t->follows[t->now->phase];
+}
+
+/* ---- All experts in memory, until it is needed ---- */
+
+/* Under the lock. */
+static void leave_full(struct tiered *t)
+{
+	free(t->full);
+	t->full = NULL;
+	t->leave = false;
+	pthread_cond_signal(&t->left);
+}
+
+/* Before a layer's experts. Operations that read them are waited for; an error is left for the next wait to report. */
+static void leave_if_asked(struct tiered *t)
+{
+	struct od_device *d = t->o.device;
+	bool leave;
+
+	pthread_mutex_lock(&t->lock);
+	leave = t->leave;
+	pthread_mutex_unlock(&t->lock);
+	if (!leave)
+		return;
+	if (od_device_wait(d, OD_QUEUE_COMPUTE, od_device_ticket(d, OD_QUEUE_COMPUTE), NULL) != OD_OK)
+		od_log(OD_LOG_DEBUG, "the device failed before its experts left memory");
+	pthread_mutex_lock(&t->lock);
+	leave_full(t);
+	pthread_mutex_unlock(&t->lock);
+}
+
+static void count_open_steps(struct tiered *t, bool opens)
+{
+	pthread_mutex_lock(&t->lock);
+	t->n_open += opens ? 1u : -1u;
+	if (t->n_open == 0 && t->leave)
+		leave_full(t);
+	pthread_mutex_unlock(&t->lock);
+}
+
+/* On the thread that follows free memory. */
+static void resize(void *arg, uint64_t bytes)
+{
+	struct tiered *t = arg;
+
+	pthread_mutex_lock(&t->lock);
+	t->leave = t->full != NULL;
+	if (t->leave && t->n_open == 0)
+		leave_full(t);
+	while (t->full != NULL && t->leave)
+		pthread_cond_wait(&t->left, &t->lock);
+	pthread_mutex_unlock(&t->lock);
+	od_residency_set_cache(t->residency, bytes);
+}
+
+static uint64_t cached_bytes(void *arg)
+{
+	struct tiered *t = arg;
+	const uint64_t taken = od_expert_bufs_taken(od_residency_bufs(t->residency));
+
+	return taken > t->slots_bytes ? taken - t->slots_bytes : 0;
 }
 
 /* ---- Predictions ---- */
@@ -123,7 +201,9 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 
 	(void)err;
 	t->open[step->phase] = t->now = step;
-	if (step->phase == ODM_DECODE)
+	count_open_steps(t, true);
+	t->follows[step->phase] = t->full == NULL;
+	if (counts_uses(t))
 		odm_step_uses_begin(&t->uses, step);
 	if (predicts(t))
 		begin_predictions(t, step);
@@ -139,6 +219,7 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 	od_schedule_close(t->schedule, t->session, step->step, t->config->n_moe - 1);
 	t->open[step->phase] = NULL;
 	t->call = NULL;
+	count_open_steps(t, false);
 }
 
 static void kept(struct odm_expert_service *base, const struct odm_step *step, const uint32_t *kept)
@@ -146,6 +227,7 @@ static void kept(struct odm_expert_service *base, const struct odm_step *step, c
 	struct tiered *t = (struct tiered *)base;
 	bool wants = false;
 
+	t->now = step;
 	for (size_t i = 0; predicts(t) && i < step->n_parts; i++) {
 		const struct odm_part *p = &step->part[i];
 
@@ -155,7 +237,7 @@ static void kept(struct odm_expert_service *base, const struct odm_step *step, c
 	}
 	if (wants)
 		send_wants(t);
-	if (t->full == NULL)
+	if (counts_uses(t))
 		odm_step_uses_settle(&t->uses, step, kept);
 }
 
@@ -170,8 +252,10 @@ static unsigned needs(struct od_expert_runner *r, uint64_t number, uint32_t m)
 	t->now = t->open[ODM_DECODE] != NULL && t->open[ODM_DECODE]->step == number ? t->open[ODM_DECODE] :
 										      t->open[ODM_PREFILL];
 	if (t->full != NULL)
+		leave_if_asked(t);
+	if (t->full != NULL)
 		return 0;
-	if (t->predictions == NULL)
+	if (!predicts(t))
 		return what;
 	what |= odm_predictor_link_needs(&t->predictor, t->now);
 	return in_decode(t) ? what | OD_FETCH_PROBABILITIES : what;
@@ -202,7 +286,7 @@ static void list_items(struct tiered *t)
 static void note_ordered(struct tiered *t)
 {
 	for (size_t i = 0; i < t->n_items; i++)
-		t->ordered[i] = t->predictions != NULL && in_decode(t) &&
+		t->ordered[i] = predicts(t) && in_decode(t) &&
 				odm_predictions_ordered(t->predictions, t->call->step, t->call->m,
 							(uint16_t)t->item[i].expert) != ODM_NOBODY;
 }
@@ -234,8 +318,8 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 		run_experts(t, t->full + (size_t)call->m * t->config->n_experts, call->expert_at);
 		return OD_OK;
 	}
-	if (in_decode(t)) {
-		if (t->predictions != NULL)
+	if (counts_uses(t)) {
+		if (predicts(t))
 			odm_predictions_resolve(t->predictions, call->step, call->m, call->expert);
 		odm_step_uses_routed(&t->uses, call->m, call->expert, call->n_rows, c);
 	}
@@ -244,10 +328,10 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	rc = od_schedule_run(t->schedule, t->session, call->step, call->m, true, t->item, t->n_items);
 	if (rc != OD_OK)
 		return od_fail(err, rc, "layer %u: %zu experts cannot be queued", call->m, t->n_items);
-	if (t->predictions != NULL && in_decode(t))
+	if (predicts(t) && in_decode(t))
 		odm_predictions_learn(t->predictions, call->step, call->m, call->probability, c);
-	/* The predictor computes while experts are loaded. */
-	odm_predictor_link_routed(&t->predictor, call);
+	if (predicts(t)) /* it computes while experts are loaded */
+		odm_predictor_link_routed(&t->predictor, call);
 	return OD_OK;
 }
 
@@ -268,10 +352,11 @@ static void count_item(struct tiered *t, const struct od_schedule_item *item)
 	c[OD_C_CACHE_USES]++;
 	if (item->cached != OD_CACHE_NONE)
 		c[OD_C_CACHE_HITS_F + item->cached]++;
-	if (item->loaded_bytes > 0)
+	if (item->loaded_bytes > 0 && counts_uses(t))
 		odm_step_uses_loaded(&t->uses, t->call->m, (uint16_t)item->expert);
 	c[OD_C_STALLS] += !item->ready;
-	for (size_t i = 0; item->ready && t->ordered[item - t->item] && i < t->call->n_rows * t->config->top_k; i++)
+	for (size_t i = 0;
+	     counts_uses(t) && item->ready && t->ordered[item - t->item] && i < t->call->n_rows * t->config->top_k; i++)
 		if (t->call->expert[i] == item->expert)
 			odm_step_uses_served(&t->uses, i / t->config->top_k, c);
 }
@@ -434,9 +519,9 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence, e
 	struct tiered *t = (struct tiered *)base;
 
 	odm_predictor_link_close_sequence(&t->predictor, sequence);
-	f->cluster = t->full == NULL;
-	f->has_predictor = predicts(t);
-	if (predicts(t)) {
+	f->cluster = t->follows[ODM_DECODE];
+	f->has_predictor = f->cluster && t->predictions != NULL;
+	if (t->predictions != NULL) {
 		if (odm_predictions_close(t->predictions, sequence))
 			send_wants(t);
 		odm_predictions_take(t->predictions, sequence, f->c, &f->first_prediction_ns, recall);
@@ -461,12 +546,15 @@ static void free_service(struct odm_expert_service *base)
 {
 	struct tiered *t = (struct tiered *)base;
 
+	odm_tier_pressure_stop(t->pressure); /* first: it resizes the store */
 	od_residency_stop(t->residency);
 	od_residency_free(t->residency);
 	odm_predictor_link_close(&t->predictor);
 	odm_predictions_free(t->predictions);
 	odm_step_uses_fini(&t->uses);
 	sem_destroy(&t->ready);
+	pthread_mutex_destroy(&t->lock);
+	pthread_cond_destroy(&t->left);
 	od_buf_free(t->choice);
 	od_buf_free(t->scratch);
 	free(t->predicted);
@@ -654,6 +742,9 @@ static int open_store(struct tiered *t, struct od_err *err)
 					     .n_readers = p->n_readers,
 					     .n_inflaters = p->n_inflaters };
 	const struct od_residency_calls calls = { .wake = wake, .wake_arg = &t->ready };
+	struct odm_tier_pressure_opts po = {
+		.reserve_bytes = p->reserve_bytes, .kept = cached_bytes, .resize = resize, .arg = t
+	};
 	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
 	char a[32], b[32];
 	int rc = od_residency_new(&t->residency, &o, err);
@@ -668,8 +759,12 @@ static int open_store(struct tiered *t, struct od_err *err)
 	od_log(OD_LOG_INFO, "experts: %s of memory to keep them (%s), %s for those that are loaded and computed",
 	       od_format_bytes(d.cache_bytes, a, sizeof(a)), od_form_names[t->model->form],
 	       od_format_bytes(d.slots_bytes, b, sizeof(b)));
+	t->slots_bytes = d.slots_bytes;
 	rc = od_residency_start(t->residency, &calls, err);
-	return rc == OD_OK && odm_tier_plan_holds_all(p, t->config) ? load_all(t, err) : rc;
+	if (rc == OD_OK && odm_tier_plan_holds_all(p, t->config))
+		rc = load_all(t, err);
+	po.most_bytes = d.cache_bytes;
+	return rc == OD_OK && d.cache_bytes > 0 ? odm_tier_pressure_start(&t->pressure, &po, err) : rc;
 }
 
 int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *model, const struct odm_tiered_opts *o,
@@ -691,6 +786,8 @@ int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *mo
 	t->runner =
 		(struct od_expert_runner){ .on_device = true, .needs = needs, .submit = submit, .collect = collect };
 	sem_init(&t->ready, 0, 0);
+	pthread_mutex_init(&t->lock, NULL);
+	pthread_cond_init(&t->left, NULL);
 	t->model = model;
 	t->config = model->config;
 	t->o = odm_model_forward_opts(model);

@@ -86,7 +86,7 @@ static void no_memory_is_said(void **state)
 #define LARGE (256u << 10)
 #define SMALL (100u << 10)
 
-static void buffers_of_smaller_experts_take_less(void **state)
+static void sizes(bool together)
 {
 	const struct od_buf_sizes layer[] = { { { 0, 0, LARGE } }, { { 0, 0, SMALL } }, { { 0, 0, LARGE - 4096 } } };
 	const uint64_t large = od_expert_bufs_memory(device, OD_SET_PLAIN, OD_SET_PLAIN, layer[0].bytes,
@@ -98,12 +98,12 @@ static void buffers_of_smaller_experts_take_less(void **state)
 					       .bytes = { 0, 0, LARGE },
 					       .layer = layer,
 					       .n_moe = 3,
+					       .together = together,
 					       .limit_bytes = large + 2 * small };
 	struct od_expert_mem mem[4] = { 0 };
 	struct od_buf *first;
 	struct od_expert_bufs *b;
 
-	(void)state;
 	if (!od_device_releases(device)) {
 		assert_int_equal(small, large);
 		return;
@@ -138,7 +138,22 @@ static void buffers_of_smaller_experts_take_less(void **state)
 	od_expert_bufs_fill(b, 0, &mem[1]);
 	assert_int_equal(od_expert_bufs_taken(b), large + 2 * small);
 	assert_int_equal(byte_at(mem[2].at[OD_BUF_PLAIN], SMALL - 1), 3);
+	/* a lower limit is kept when buffers come back */
+	od_expert_bufs_set_limit(b, small);
+	assert_int_equal(od_expert_bufs_taken(b), large + 2 * small);
+	od_expert_bufs_put(b, 0, &mem[1], ~0u);
+	assert_int_equal(od_expert_bufs_taken(b), 2 * small);
+	od_expert_bufs_put(b, 1, &mem[0], ~0u);
+	assert_int_equal(od_expert_bufs_taken(b), small);
+	assert_int_equal(byte_at(mem[2].at[OD_BUF_PLAIN], SMALL - 1), 3);
 	od_expert_bufs_free(b);
+}
+
+static void buffers_of_smaller_experts_take_less(void **state)
+{
+	(void)state;
+	sizes(false);
+	sizes(true);
 }
 
 /* The kernel has it. */

@@ -104,6 +104,35 @@ static uint32_t plain_use(struct pool_policy_plain *p, enum od_cache_policy poli
 static const uint64_t layer_bytes[] = { 10, 25, 17, 40 };
 _Static_assert(sizeof(layer_bytes) / sizeof(layer_bytes[0]) >= LAYERS, "a size for each layer");
 
+/* Until `more` bytes fit; marks those that go in out. */
+static void plain_fit(struct pool_policy_plain *p, enum od_cache_policy policy, uint64_t more, bool out[ALL])
+{
+	memset(out, 0, ALL * sizeof(*out));
+	while (p->bytes + more > p->budget && p->bytes > 0) {
+		uint32_t worst = ALL;
+
+		for (uint32_t i = 0; i < ALL; i++)
+			if (p->kept[i] && (worst == ALL || goes_first(p, policy, i, worst)))
+				worst = i;
+		p->kept[worst] = false;
+		out[worst] = true;
+		p->bytes -= layer_bytes[worst / EXPERTS];
+	}
+}
+
+static void check_evicted(struct od_cache_changes ch, const bool out[ALL])
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < ALL; i++)
+		n += out[i];
+	assert_int_equal(ch.n, n);
+	for (size_t i = 0; i < ch.n; i++) {
+		assert_true(out[ch.change[i].layer * EXPERTS + ch.change[i].expert]);
+		assert_int_equal(ch.change[i].state, OD_CACHE_NONE);
+	}
+}
+
 /* Marks in out those that go. False: the expert itself does not fit. */
 static bool plain_use_bytes(struct pool_policy_plain *p, enum od_cache_policy policy, uint32_t id, uint64_t now,
 			    bool out[ALL])
@@ -115,16 +144,7 @@ static bool plain_use_bytes(struct pool_policy_plain *p, enum od_cache_policy po
 		return true;
 	if (layer_bytes[id / EXPERTS] > p->budget)
 		return false;
-	while (p->bytes + layer_bytes[id / EXPERTS] > p->budget) {
-		uint32_t worst = ALL;
-
-		for (uint32_t i = 0; i < ALL; i++)
-			if (p->kept[i] && (worst == ALL || goes_first(p, policy, i, worst)))
-				worst = i;
-		p->kept[worst] = false;
-		out[worst] = true;
-		p->bytes -= layer_bytes[worst / EXPERTS];
-	}
+	plain_fit(p, policy, layer_bytes[id / EXPERTS], out);
 	p->kept[id] = true;
 	p->bytes += layer_bytes[id / EXPERTS];
 	return true;
@@ -151,6 +171,12 @@ static void queues_of_several_sizes(void **state)
 
 			for (uint64_t now = 1; now < 1000; now++) {
 				uint32_t id = skewed(ALL), layer = id / EXPERTS;
+
+				if (now % 100 == 0) { /* another budget */
+					p.budget = below((uint32_t)budget + 1);
+					plain_fit(&p, policies[i], 0, out);
+					check_evicted(od_cache_set_budget(c, p.budget), out);
+				}
 				bool fits = plain_use_bytes(&p, policies[i], id, now, out);
 				struct od_cache_changes ch = od_cache_use(c, layer, id % EXPERTS);
 				uint32_t n = 0;
