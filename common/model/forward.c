@@ -534,10 +534,10 @@ static int fetch_call(struct od_forward *f, struct od_expert_runner *runner, str
 {
 	int rc;
 
-	if (!runner->on_device)
-		rc = od_forward_fetch(f, OD_FETCH_ROUTES | OD_FETCH_ROWS, err);
-	else
-		rc = runner->needs != NULL ? od_forward_fetch_for(f, runner, 0, err) : OD_OK;
+	if (runner->on_device && runner->needs == NULL)
+		return OD_OK;
+	rc = runner->on_device ? od_forward_fetch_for(f, runner, 0, err) :
+				 od_forward_fetch(f, OD_FETCH_ROUTES | OD_FETCH_ROWS, err);
 	call->x = fetched(f, OD_FETCH_ROWS, BUF_H);
 	call->expert = fetched(f, OD_FETCH_ROUTES, BUF_EXPERT);
 	call->weight = fetched(f, OD_FETCH_ROUTES, BUF_WEIGHT);

@@ -179,7 +179,7 @@ void free_model(struct model *m)
 /* A row has chosen an expert that there is not. */
 void open_failure(struct failure *f, const struct model *m)
 {
-	const uint16_t none = UINT16_MAX;
+	const uint16_t none = UINT16_MAX - 1;
 
 	f->device = m->device;
 	f->choice = buf_of(f->device, &none, sizeof(none));

@@ -489,7 +489,7 @@ static unsigned settle_failing(struct world *w)
 		int rc = ods_emulator_work(w->emulator, w->now, &did, &err);
 
 		failed += rc != OD_OK;
-		assert_true(rc == OD_OK || (!did && strstr(err.msg, "found 65535") != NULL));
+		assert_true(rc == OD_OK || (!did && strstr(err.msg, "found 65534") != NULL));
 		if (deliver_failing(w, &failed) || did || rc != OD_OK)
 			continue;
 		if (ods_emulator_deadline(w->emulator) == UINT64_MAX)
