@@ -45,6 +45,7 @@ struct odm_engine_opts {
 	/* or as many as fit: within memory_bytes, which limit the process. 0: within what is free */
 	bool tiered;
 	uint64_t memory_bytes;
+	uint64_t expert_bytes; /* for measurements: so much for kept experts. 0: what memory allows */
 	/* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */
 	int form;
 	bool quiet; /* no progress while loading */

@@ -205,6 +205,17 @@ static int choose_pages(struct odm_model *m, struct od_split *s, uint64_t cache,
 		       od_split_text(s, m->device, m->n_pages + cache, copies, cards, sizeof(cards)));
 }
 
+/* The least that experts take is in the plan; they have what is left, too. */
+static void give_rest_to_experts(struct odm_model *m, const struct od_split *s, uint64_t copies)
+{
+	struct odm_tier_plan *t = &m->tiers;
+	const uint64_t slots = odm_tier_plan_least(t, m->config->top_k) - t->load_bytes,
+		       need = od_split_need(s, s->n_cards, (uint64_t)m->n_pages + m->cache_pages,
+					    copies + m->n_snapshots);
+
+	t->expert_bytes = slots + (m->opts.expert_bytes > 0 ? m->opts.expert_bytes : s->card[s->n_cards].free - need);
+}
+
 /* A model that does not fit with one context is refused before it is read, with the numbers. Then pages of ended
  * texts. */
 static int plan_state(struct odm_model *m, struct od_split *s, struct od_err *err)
@@ -227,11 +238,8 @@ static int plan_state(struct odm_model *m, struct od_split *s, struct od_err *er
 	m->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - m->n_pages);
 	m->n_snapshots = (uint32_t)min_u64(snapshots, UINT32_MAX - 1);
 	rc = check_cache_pages(m, err);
-	if (rc == OD_OK && m->opts.tiered) /* experts have what is left */
-		m->tiers.expert_bytes =
-			s->card[s->n_cards].free + odm_tier_plan_least(&m->tiers, m->config->top_k) -
-			m->tiers.load_bytes -
-			od_split_need(s, s->n_cards, (uint64_t)m->n_pages + m->cache_pages, copies + m->n_snapshots);
+	if (rc == OD_OK && m->opts.tiered)
+		give_rest_to_experts(m, s, copies);
 	if (rc == OD_OK)
 		od_split_log(s, m->device, (uint64_t)m->n_pages + m->cache_pages, copies + m->n_snapshots);
 	return rc;

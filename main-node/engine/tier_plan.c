@@ -94,11 +94,16 @@ struct odm_tier_division odm_tier_plan_divide(const struct odm_tier_plan *p, uin
 	return d;
 }
 
-bool odm_tier_plan_holds_all(const struct odm_tier_plan *p, const struct od_config *c)
+uint64_t odm_tier_plan_all_bytes(const struct odm_tier_plan *p, const struct od_config *c)
 {
 	uint64_t bytes = 0;
 
 	for (uint32_t m = 0; m < c->n_moe; m++)
 		bytes += c->n_experts * p->sizes.slot_bytes[m];
-	return bytes <= odm_tier_plan_divide(p, c->top_k).cache_bytes;
+	return bytes;
+}
+
+bool odm_tier_plan_holds_all(const struct odm_tier_plan *p, const struct od_config *c)
+{
+	return odm_tier_plan_all_bytes(p, c) <= odm_tier_plan_divide(p, c->top_k).cache_bytes;
 }

@@ -36,6 +36,8 @@ void odm_tier_plan_close(struct odm_tier_plan *p); /* all zero is fine */
 uint64_t odm_tier_plan_least(const struct odm_tier_plan *p, uint32_t top_k);
 /* Slots as above; the rest of expert_bytes is for the cache. */
 struct odm_tier_division odm_tier_plan_divide(const struct odm_tier_plan *p, uint32_t top_k);
+/* Memory of all experts. */
+uint64_t odm_tier_plan_all_bytes(const struct odm_tier_plan *p, const struct od_config *c);
 /* Every expert fits into the cache. */
 bool odm_tier_plan_holds_all(const struct odm_tier_plan *p, const struct od_config *c);
 

@@ -27,6 +27,17 @@
 #define LOAD_ATTEMPTS 3 /* then the step fails */
 #define LOOK_NS (50 * OD_NS_PER_MS) /* a step that is given up ends no later */
 
+/* Prediction costs time on the cores that compute, and loads that are not used. Where loads are short it may not pay,
+ * so both ways are timed in turns, and the better one is used most of the time. */
+struct trial {
+	bool fixed; /* no trial: always ahead */
+	bool ahead; /* decode steps predict now */
+	unsigned steps_left; /* until the block ends */
+	uint64_t n_blocks, n_timed[2]; /* index: ahead */
+	double row_ns[2]; /* recent time of a row */
+	uint64_t begin_ns;
+};
+
 struct tiered {
 	struct odm_expert_service base; /* first */
 	struct od_expert_runner runner;
@@ -56,7 +67,9 @@ struct tiered {
 	struct odm_step_uses uses; /* in the decode step */
 
 	const struct odm_step *open[2]; /* by phase; NULL: there is none */
-	bool follows[2]; /* by phase: the step's uses are counted and predicted; not if all experts were in memory */
+	/* by phase: the step's uses are counted, not if all experts were in memory; and they are predicted */
+	bool follows[2], predicting[2];
+	struct trial trial;
 	const struct odm_step *now; /* the step of the current layer */
 	/* The layer under way. */
 	const struct od_moe_call *call;
@@ -90,7 +103,44 @@ static bool counts_uses(const struct tiered *t)
 
 static bool predicts(const struct tiered *t)
 {
-	return t->predictions != NULL && t->follows[t->now->phase];
+	return t->predicting[t->now->phase];
+}
+
+/* ---- Whether to predict ---- */
+
+#define BLOCK_STEPS 32
+#define OTHER_BLOCKS 16 /* one of so many blocks tries what seems worse */
+#define RECENT 4 /* blocks that the times are a mean of, about */
+
+static void choose_block(struct trial *y)
+{
+	const bool better = y->row_ns[true] <= y->row_ns[false];
+
+	y->n_blocks++;
+	y->steps_left = BLOCK_STEPS;
+	if (y->n_timed[true] < 2 || y->n_timed[false] < 2)
+		y->ahead = y->n_timed[true] <= y->n_timed[false];
+	else
+		y->ahead = y->n_blocks % OTHER_BLOCKS == 0 ? !better : better;
+}
+
+static void trial_begins(struct trial *y)
+{
+	if (y->steps_left == 0)
+		choose_block(y);
+	y->begin_ns = od_now_ns();
+}
+
+/* The first step of a block still has the loads of the one before it. */
+static void trial_ends(struct trial *y, size_t n_rows)
+{
+	const double ns = (double)(od_now_ns() - y->begin_ns) / (double)n_rows;
+	double *mean = &y->row_ns[y->ahead];
+
+	if (y->steps_left < BLOCK_STEPS)
+		*mean = *mean == 0 ? ns : *mean + (ns - *mean) / (RECENT * BLOCK_STEPS);
+	y->steps_left--;
+	y->n_timed[y->ahead] += y->steps_left == 0;
 }
 
 /* ---- All experts in memory, until it is needed ---- */
@@ -203,6 +253,10 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	t->open[step->phase] = t->now = step;
 	count_open_steps(t, true);
 	t->follows[step->phase] = t->full == NULL;
+	if (step->phase == ODM_DECODE && t->predictions != NULL && !t->trial.fixed)
+		trial_begins(&t->trial);
+	t->predicting[step->phase] = t->predictions != NULL && t->follows[step->phase] &&
+				     (t->trial.fixed || t->trial.ahead || step->phase == ODM_PREFILL);
 	if (counts_uses(t))
 		odm_step_uses_begin(&t->uses, step);
 	if (predicts(t))
@@ -217,6 +271,8 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 	if (t->open[step->phase] == NULL)
 		return;
 	od_schedule_close(t->schedule, t->session, step->step, t->config->n_moe - 1);
+	if (step->phase == ODM_DECODE && t->predictions != NULL && !t->trial.fixed && t->trial.begin_ns > 0)
+		trial_ends(&t->trial, step->n_rows);
 	t->open[step->phase] = NULL;
 	t->call = NULL;
 	count_open_steps(t, false);
@@ -629,6 +685,7 @@ static int open_predictor(struct tiered *t, const struct odm_tiered_opts *o, str
 
 	if (o->own == NULL)
 		return OD_OK;
+	t->trial.fixed = o->always;
 	rc = odm_predictions_new(&t->predictions, &po, err);
 	lo.predictions = t->predictions;
 	return rc == OD_OK ? odm_predictor_link_open(&t->predictor, &lo, &t->o, err) : rc;

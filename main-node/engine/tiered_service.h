@@ -12,6 +12,7 @@
 
 struct odm_tiered_opts {
 	const struct od_predictor_kind *own; /* NULL: nothing is loaded ahead */
+	bool always; /* also where it does not pay */
 	double hedge; /* as in odm_predictions_opts */
 };
 

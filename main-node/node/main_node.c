@@ -149,6 +149,7 @@ static int open_service(struct odm_main_node *n, struct odm_expert_service **ser
 	const struct odm_cluster_args *a = &n->opts.cluster;
 	const struct odm_tiered_opts to = {
 		.own = a->predictor == ODM_PREDICTOR_AUTO ? &od_predictor_kinds[OD_NEXT_GATE] : own_predictor(a),
+		.always = a->predictor != ODM_PREDICTOR_AUTO,
 		.hedge = a->hedge_percent / 100,
 	};
 
