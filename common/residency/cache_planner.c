@@ -180,7 +180,7 @@ static void plan_once(struct od_cache_planner *p, const struct od_expert_cache_u
 		return;
 	}
 	p->failed = false;
-	od_log(OD_LOG_INFO,
+	od_log(p->o.policy == OD_CACHE_RANK ? OD_LOG_INFO : OD_LOG_DEBUG, /* the others plan nothing */
 	       "cache of %u layers after %" PRIu64
 	       " uses of one: %u experts in F, %u in C, %u in S, %u in E; a layer's "
 	       "loads should take %.2f ms, %.2f without a cache (planned in %.0f ms)",

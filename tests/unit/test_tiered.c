@@ -1,0 +1,260 @@
+/* A part of the experts in memory: whatever of it fits, whatever reads fail for a while, and whatever other processes
+ * take and give back meanwhile, every text is the one that its prompt gets with all experts in memory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/base/mem.h"
+#include "common/pack/load/expert_load.h"
+#include "common/pack/write/pack_write.h"
+#include "tests/unit/opened_engine.h"
+#include "tests/unit/random.h"
+#include "tests/unit/temp_dir.h"
+
+#define N 6 /* texts */
+#define MAX_PROMPT 40
+#define TOKENS 24
+#define VOCAB 296
+#define MOST_EXPERTS 4096
+
+struct tiered_text {
+	int32_t prompt[MAX_PROMPT];
+	struct odm_request req;
+	struct odm_result alone, r;
+	struct odm_sequence *sequence;
+};
+
+static uint64_t seed = 1;
+
+/* ---- What goes wrong ---- */
+
+static struct {
+	bool sometimes; /* twice in a row, of every five loads of an expert; a load is tried three times */
+	bool always;
+	_Atomic unsigned n, loads[MOST_EXPERTS]; /* failures; loads of each expert */
+} trouble;
+
+int __real_od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+			  unsigned which, const struct od_expert_mem *mem, struct od_ref staging,
+			  struct od_shard_bytes *b, struct od_err *err);
+int __wrap_od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+			  unsigned which, const struct od_expert_mem *mem, struct od_ref staging,
+			  struct od_shard_bytes *b, struct od_err *err);
+int __wrap_od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+			  unsigned which, const struct od_expert_mem *mem, struct od_ref staging,
+			  struct od_shard_bytes *b, struct od_err *err)
+{
+	const uint32_t i = m * od_pack_config(p)->n_experts + expert;
+	const int rc = __real_od_shards_read(p, m, expert, first, n, which, mem, staging, b, err);
+
+	if (rc != OD_OK || which == 0 || first != 0)
+		return rc;
+	assert_true(i < MOST_EXPERTS);
+	if (trouble.sometimes) {
+		const unsigned turn = trouble.loads[i]++ % 5;
+
+		trouble.n += turn == 1 || turn == 2;
+		if (turn == 1) /* a bit is another one: the checksum finds it */
+			*(uint8_t *)od_ref_stage(b[0].e) ^= 4;
+		if (turn != 2)
+			return rc;
+	} else if (!trouble.always) {
+		return rc;
+	}
+	return od_fail(err, OD_ERR_IO, "expert (%u, %u): a disk error of the test", m, expert);
+}
+
+static _Atomic uint64_t free_bytes; /* 0: as it is */
+
+uint64_t __real_od_available_ram_bytes(void);
+uint64_t __wrap_od_available_ram_bytes(void);
+uint64_t __wrap_od_available_ram_bytes(void)
+{
+	const uint64_t bytes = free_bytes;
+
+	return bytes > 0 ? bytes : __real_od_available_ram_bytes();
+}
+
+/* ---- Engines ---- */
+
+static void make_pack(const char *family, char pack[128])
+{
+	char checkpoint[128];
+	struct od_err err;
+
+	snprintf(checkpoint, sizeof(checkpoint), "tests/golden/families/%s", family);
+	snprintf(pack, 128, "%s/%s", temp_dir, family);
+	const struct od_pack_job job = {
+		.checkpoint = checkpoint, .pack = pack, .codec = OD_CODEC_PLANES, .n_threads = 1
+	};
+
+	if (access(pack, F_OK) != 0 && od_pack_write(&job, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+}
+
+static struct odm_main_opts options(const char *pack, enum odm_mode mode)
+{
+	struct odm_main_opts o;
+
+	odm_main_opts_defaults(&o);
+	o.mode = mode;
+	o.engine.pack = pack;
+	o.engine.parallel = 3;
+	o.engine.threads = 2;
+	o.engine.quiet = true;
+	return o;
+}
+
+static struct odm_engine *open_engine(const struct odm_main_opts *o)
+{
+	struct odm_engine *e;
+	struct od_err err;
+
+	if (opened_engine_open(&e, o, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	return e;
+}
+
+static void make_texts(struct tiered_text t[N])
+{
+	memset(t, 0, N * sizeof(*t));
+	for (size_t i = 0; i < N; i++) {
+		const size_t n = 1 + random_below(&seed, MAX_PROMPT);
+
+		for (size_t k = 0; k < n; k++)
+			t[i].prompt[k] = (int32_t)(3 + random_below(&seed, VOCAB - 3));
+		t[i].req = (struct odm_request){
+			.prompt = t[i].prompt, .n_prompt = n, .max_tokens = TOKENS, .ignore_eos = true
+		};
+		od_sampler_defaults(&t[i].req.sampling);
+		t[i].req.sampling.temperature = i % 2 ? 0.9 : 0;
+		t[i].req.sampling.seed = i;
+	}
+}
+
+static void run_alone(struct tiered_text t[N], const char *pack)
+{
+	const struct odm_main_opts o = options(pack, ODM_RESIDENT);
+	struct odm_engine *e = open_engine(&o);
+	struct od_err err;
+
+	for (size_t i = 0; i < N; i++)
+		if (odm_generate(e, &t[i].req, &t[i].alone, &err) != OD_OK)
+			fail_msg("%s", err.msg);
+	opened_engine_close(e);
+}
+
+/* All at once; other processes take memory and give it back between the steps. */
+static void run_together(struct tiered_text t[N], struct odm_engine *e, bool pressed)
+{
+	struct od_err err;
+
+	for (size_t i = 0; i < N; i++)
+		assert_int_equal(odm_engine_submit(e, &t[i].req, &t[i].sequence, &err), OD_OK);
+	while (odm_engine_work(e)) {
+		if (!pressed)
+			continue;
+		free_bytes = random_below(&seed, 3) == 0 ? 1 : (1ull << 40);
+		usleep(20000); /* it looks ten times a second */
+	}
+	for (size_t i = 0; i < N; i++) {
+		if (odm_sequence_take(t[i].sequence, &t[i].r, &err) != OD_OK)
+			fail_msg("text %zu: %s", i, err.msg);
+		assert_int_equal(t[i].r.n_tokens, t[i].alone.n_tokens);
+		assert_memory_equal(t[i].r.tokens, t[i].alone.tokens, t[i].r.n_tokens * sizeof(*t[i].r.tokens));
+		odm_result_fini(&t[i].r);
+	}
+}
+
+static void free_texts(struct tiered_text t[N])
+{
+	for (size_t i = 0; i < N; i++)
+		odm_result_fini(&t[i].alone);
+}
+
+/* ---- Tests ---- */
+
+static const char *const families[] = { "mixtral_top3", "qwen3_moe_plain", "deepseek_v2_groups", "gemma4_own_v" };
+#define N_FAMILIES (sizeof(families) / sizeof(families[0]))
+
+static void texts_are_those_of_all_in_memory(void **state)
+{
+	static struct tiered_text t[N];
+	size_t n_failed = 0;
+
+	(void)state;
+	for (size_t i = 0; i < N_FAMILIES; i++) {
+		char pack[128];
+
+		make_pack(families[i], pack);
+		make_texts(t);
+		run_alone(t, pack);
+		for (int how = 0; how < 6; how++) {
+			struct odm_main_opts o = options(pack, ODM_TIERED);
+			struct odm_engine *e;
+
+			o.engine.expert_bytes = how % 3 == 0 ? 1 : how % 3 == 1 ? 30000 : 0;
+			o.engine.prefill_rows = how < 3 ? 256 : 5;
+			o.engine.form = how < 3 ? OD_FORM_AUTO : OD_FORM_PLAIN;
+			o.cluster.predictor =
+				how < 3 ? ODM_PREDICTOR_AUTO : ODM_PREDICT_OWN + (int)(i % OD_N_PREDICTORS);
+			e = open_engine(&o);
+			memset(&trouble, 0, sizeof(trouble));
+			trouble.sometimes = how % 3 != 2;
+			run_together(t, e, how % 3 == 2 || how == 4);
+			n_failed += trouble.n;
+			free_bytes = 0;
+			opened_engine_close(e);
+		}
+		free_texts(t);
+	}
+	printf("# %zu loads failed\n", n_failed);
+	assert_true(n_failed > 1000);
+}
+
+/* A text that needs the expert ends with an error that names it; others are not concerned, nor is the next one. */
+static void an_expert_that_cannot_be_read_is_named(void **state)
+{
+	static struct tiered_text t[N];
+	struct odm_main_opts o;
+	struct odm_engine *e;
+	struct od_err err;
+	char pack[128];
+
+	(void)state;
+	make_pack("mixtral_top3", pack);
+	make_texts(t);
+	run_alone(t, pack);
+	o = options(pack, ODM_TIERED);
+	o.engine.expert_bytes = 1;
+	e = open_engine(&o);
+	for (int round = 0; round < 3; round++) {
+		memset(&trouble, 0, sizeof(trouble));
+		trouble.always = true;
+		assert_int_equal(odm_generate(e, &t[0].req, &t[0].r, &err), OD_ERR_IO);
+		odm_result_fini(&t[0].r);
+		assert_non_null(strstr(err.msg, "a disk error of the test (tried 3 times)"));
+		assert_non_null(strstr(err.msg, "of MoE layer 0: "));
+		memset(&trouble, 0, sizeof(trouble));
+		run_together(t, e, false);
+	}
+	opened_engine_close(e);
+	free_texts(t);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(texts_are_those_of_all_in_memory),
+		cmocka_unit_test(an_expert_that_cannot_be_read_is_named),
+	};
+
+	return cmocka_run_group_tests_name("tiered", tests, temp_dir_make, temp_dir_remove);
+}
