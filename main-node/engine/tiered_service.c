@@ -705,7 +705,7 @@ static int choose_read_mode(struct tiered *t, struct od_err *err)
 					     .form = t->model->form,
 					     .mem = &mem,
 					     .n_readers = t->model->tiers.n_readers,
-					     .asked = OD_READ_AUTO,
+					     .asked = (enum od_read_mode)t->model->opts.read_mode,
 					     .free_bytes = free_bytes > bytes ? free_bytes - bytes : 0 };
 	bool direct;
 	int rc;

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/pack/pack.h"
+#include "common/residency/read_mode.h"
 #include "common/residency/residency.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_list.h"
@@ -91,6 +92,9 @@ static int parse(struct residency_bench *b, int argc, char **argv, struct od_err
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens of a text; default 64", 2, MAX_TOKENS, NULL },
 		{ "runs", OD_ARG_UINT, &o->runs, "N", "rounds of all budgets; default 3", 1, 1e5, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of random prompts and of sampling; default 1", 0, 0, NULL },
+		{ "read-mode", OD_ARG_CHOICE, &o->engine.opts.engine.read_mode, "NAME",
+		  "auto, buffered, or direct: past the page cache, which else holds what does not fit", 0, 0,
+		  od_read_mode_names },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
