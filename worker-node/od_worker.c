@@ -493,9 +493,9 @@ static int choose_read_mode(const struct worker_daemon *w, struct od_err *err)
 	bool direct;
 	int rc;
 
-	od_expert_bufs_fill(od_residency_bufs(w->residency), 0, &mem);
+	od_expert_bufs_fill(od_residency_bufs(w->residency), w->sizes.largest, &mem);
 	rc = od_read_mode_choose(&direct, &o, err);
-	od_expert_bufs_put(od_residency_bufs(w->residency), 0, &mem, ~0u);
+	od_expert_bufs_put(od_residency_bufs(w->residency), w->sizes.largest, &mem, ~0u);
 	if (rc == OD_OK && !direct && w->opt.read_mode == OD_READ_DIRECT)
 		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s",
 		       why_not_direct(w));

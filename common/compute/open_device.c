@@ -174,6 +174,11 @@ int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, 
 			open_cards(out, gpu, n, cpu, n_threads, name, err);
 }
 
+bool od_device_is_auto(const struct od_device *d)
+{
+	return d->is_auto;
+}
+
 bool od_device_can_fall_back(const struct od_device *d)
 {
 	return d->is_auto && od_device_has_memory(d);

@@ -22,6 +22,7 @@ OD_MUST_CHECK int od_device_check(const char *device, struct od_err *err);
  * opened. */
 OD_MUST_CHECK int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned n_threads,
 				      const char *name, struct od_err *err);
+bool od_device_is_auto(const struct od_device *d); /* a GPU that "auto" has chosen */
 bool od_device_can_fall_back(const struct od_device *d); /* "auto" has chosen a GPU with memory of its own */
 
 #endif

@@ -144,6 +144,7 @@ static int change_plan(struct od_cache_planner *p, const struct od_expert_cache_
 
 		both.experts[i] = was < plan->experts[i] ? was : plan->experts[i];
 	}
+	od_cache_plan_fit(&both, &p->o.layer[u->first], u->step, p->o.budget_bytes);
 	od_schedule_set_plan(p->o.schedule, u->place, &both);
 	p->plan = both;
 	if (!shrink_to(p, &both))
@@ -161,25 +162,19 @@ static int change_plan(struct od_cache_planner *p, const struct od_expert_cache_
 	return OD_OK;
 }
 
-static void plan_once(struct od_cache_planner *p, const struct od_expert_cache_uses *u)
+static int plan_once(struct od_cache_planner *p, const struct od_expert_cache_uses *u, struct od_err *err)
 {
 	const uint64_t begin_ns = od_now_ns();
 	struct od_cache_plan plan;
-	struct od_err err;
 	int rc;
 
 	if (u->begun && p->o.policy != OD_CACHE_RANK)
-		return;
-	rc = make_plan(&p->o, u, &plan, &err);
+		return OD_OK;
+	rc = make_plan(&p->o, u, &plan, err);
 	if (rc == OD_OK)
-		rc = change_plan(p, u, &plan, &err);
-	if (rc != OD_OK) {
-		if (!p->failed) /* the next plans want as much */
-			od_log(OD_LOG_WARN, "the cache stays as it is: %s; see --cache-mib", err.msg);
-		p->failed = true;
-		return;
-	}
-	p->failed = false;
+		rc = change_plan(p, u, &plan, err);
+	if (rc != OD_OK)
+		return rc;
 	od_log(p->o.policy == OD_CACHE_RANK ? OD_LOG_INFO : OD_LOG_DEBUG, /* the others plan nothing */
 	       "cache of %u layers after %" PRIu64
 	       " uses of one: %u experts in F, %u in C, %u in S, %u in E; a layer's "
@@ -187,6 +182,7 @@ static void plan_once(struct od_cache_planner *p, const struct od_expert_cache_u
 	       u->n_moe, u->visits, plan.experts[OD_CACHE_F], plan.experts[OD_CACHE_C], plan.experts[OD_CACHE_S],
 	       plan.experts[OD_CACHE_E], plan.makespan_ns / OD_NS_PER_MS, plan.cold_ns / OD_NS_PER_MS,
 	       (double)(od_now_ns() - begin_ns) / OD_NS_PER_MS);
+	return OD_OK;
 }
 
 static void *plan_caches(void *arg)
@@ -198,32 +194,48 @@ static void *plan_caches(void *arg)
 	 * and are for comparing: they begin at once. */
 	if (p->o.policy == OD_CACHE_RANK && setpriority(PRIO_PROCESS, 0, NICE) != 0)
 		od_log(OD_LOG_DEBUG, "the cache's planner keeps its priority");
-	while (od_schedule_next_plan(p->o.schedule, &u))
-		plan_once(p, &u);
+	while (od_schedule_next_plan(p->o.schedule, &u)) {
+		struct od_err err;
+		const bool failed = plan_once(p, &u, &err) != OD_OK;
+
+		if (failed && !p->failed) /* the next plans want as much */
+			od_log(OD_LOG_WARN, "the cache stays as it is: %s; see --cache-mib", err.msg);
+		p->failed = failed;
+	}
 	return NULL;
+}
+
+/* Where the place is known already, the cache keeps what is used from now on. */
+static int plan_first(struct od_cache_planner *p, struct od_err *err)
+{
+	struct od_expert_cache_uses u = { .inclusion = p->inclusion };
+
+	if (!od_schedule_plan_is_due(p->o.schedule) || !od_schedule_next_plan(p->o.schedule, &u))
+		return OD_OK;
+	return plan_once(p, &u, err);
 }
 
 int od_cache_planner_start(struct od_cache_planner **out, const struct od_cache_planner_opts *opts, struct od_err *err)
 {
 	struct od_cache_planner *p = calloc(1, sizeof(*p));
+	int rc = OD_OK;
 
 	*out = NULL;
 	if (p != NULL) {
 		p->o = *opts;
 		p->inclusion = calloc(opts->n_experts, sizeof(*p->inclusion));
 	}
-	/* Where the place is known already, the cache keeps what is used from now on. */
-	if (p != NULL && p->inclusion != NULL && od_schedule_plan_is_due(opts->schedule)) {
-		struct od_expert_cache_uses u = { .inclusion = p->inclusion };
-
-		if (od_schedule_next_plan(opts->schedule, &u))
-			plan_once(p, &u);
-	}
-	if (p == NULL || p->inclusion == NULL || pthread_create(&p->thread, NULL, plan_caches, p) != 0) {
+	if (p == NULL || p->inclusion == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "cannot start the cache's planner");
+	if (rc == OD_OK)
+		rc = plan_first(p, err);
+	if (rc == OD_OK && pthread_create(&p->thread, NULL, plan_caches, p) != 0)
+		rc = od_fail(err, OD_ERR_NOMEM, "cannot start the cache's planner");
+	if (rc != OD_OK) {
 		if (p != NULL)
 			free(p->inclusion);
 		free(p);
-		return od_fail(err, OD_ERR_NOMEM, "cannot start the cache's planner");
+		return rc;
 	}
 	pthread_setname_np(p->thread, "od-plan");
 	*out = p;

@@ -87,6 +87,16 @@ static int measure_layers(struct od_expert_bufs *b, const struct od_expert_bufs_
 	return OD_OK;
 }
 
+/* Else the unused end of a buffer would lie in a huge page with the begin of the next one, and take memory. */
+static bool all_alike(const struct od_expert_bufs *b)
+{
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
+		for (uint32_t m = 1; m < b->n_layers; m++)
+			if (b->kind[i].layer_memory[m] != b->kind[i].layer_memory[0])
+				return false;
+	return true;
+}
+
 int od_expert_bufs_new(struct od_expert_bufs **out, const struct od_expert_bufs_opts *o, struct od_err *err)
 {
 	struct od_expert_bufs *b = calloc(1, sizeof(*b));
@@ -98,10 +108,11 @@ int od_expert_bufs_new(struct od_expert_bufs **out, const struct od_expert_bufs_
 	pthread_mutex_init(&b->lock, NULL);
 	b->device = o->device;
 	b->slot = o->slot;
-	b->together = o->together;
 	b->n_layers = o->layer != NULL ? o->n_moe : 1;
 	b->limit_bytes = o->limit_bytes > 0 && od_device_releases(o->device) ? o->limit_bytes : UINT64_MAX;
 	rc = measure_layers(b, o, err);
+	if (rc == OD_OK)
+		b->together = o->together && all_alike(b);
 	if (rc != OD_OK) {
 		od_expert_bufs_free(b);
 		return rc;
@@ -326,10 +337,19 @@ void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_m
 
 void od_expert_bufs_set_limit(struct od_expert_bufs *b, uint64_t limit_bytes)
 {
+	bool more = true;
+
 	pthread_mutex_lock(&b->lock);
 	if (b->limit_bytes != UINT64_MAX)
 		b->limit_bytes = limit_bytes;
-	keep_limit(b);
+	while (more && b->taken_bytes > b->limit_bytes) {
+		more = false;
+		for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
+			more = more || release_one(b, &b->kind[i]);
+		/* The others need not wait until all has been given back. */
+		pthread_mutex_unlock(&b->lock);
+		pthread_mutex_lock(&b->lock);
+	}
 	pthread_mutex_unlock(&b->lock);
 }
 

@@ -6,7 +6,8 @@
  * size; else it gives memory back, or others that are not in use do, so that the limit is kept. On a device that does
  * not release memory (od_device_releases) every buffer counts as the largest.
  *
- * Taking and returning a buffer is fast. Making and freeing buffers calls the device, so keep that off the token path.
+ * Taking and returning a buffer is fast, but for one that gives memory back: a system call. Making and freeing buffers
+ * calls the device, so keep that off the token path.
  * Thread: any (a monitor; it never waits under its lock). Owner: a buffer belongs to the expert memory that has it. */
 #ifndef OD_RESIDENCY_EXPERT_BUFS_H
 #define OD_RESIDENCY_EXPERT_BUFS_H
@@ -21,8 +22,8 @@ struct od_expert_bufs_opts {
 	uint64_t bytes[OD_N_EXPERT_BUFS]; /* one buffer of each kind has so many */
 	const struct od_buf_sizes *layer; /* [n_moe]: what an expert of each layer needs. NULL: bytes, in all. Copied */
 	uint32_t n_moe;
-	/* Buffers that are made at the same time lie one behind the other, in huge pages if they are large together.
-	 * Else each has pages of its own, and takes no memory before it is used. */
+	/* Where all layers need the same, buffers that are made at the same time lie one behind the other, in huge
+	 * pages if they are large together. Else each has pages of its own, and takes no memory before it is used. */
 	bool together;
 	uint64_t limit_bytes; /* 0: the numbers of buffers alone limit the memory */
 };

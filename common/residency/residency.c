@@ -25,6 +25,7 @@ static void find_extremes(struct od_residency_sizes *s, uint32_t n_moe)
 		const uint64_t bytes = s->layer[m].bytes[OD_CACHE_F];
 
 		s->slot_bytes[m] = bytes;
+		s->largest = bytes > s->most_bytes ? m : s->largest;
 		s->most_bytes = bytes > s->most_bytes ? bytes : s->most_bytes;
 		s->least_bytes = bytes < s->least_bytes ? bytes : s->least_bytes;
 	}

@@ -18,6 +18,7 @@ struct od_residency_sizes {
 	struct od_cache_sizes *layer; /* [n_moe]: an expert of the layer in each cache state; F is also a slot */
 	uint64_t *slot_bytes; /* [n_moe]: the same as layer[m].bytes[OD_CACHE_F] */
 	uint64_t most_bytes, least_bytes; /* the largest and the smallest of these */
+	uint32_t largest; /* a layer with the largest */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS]; /* one buffer of each kind */
 	unsigned slot; /* the buffers of a slot: a set of 1 << enum od_expert_buf */
 	uint64_t kept_bytes; /* buffers in a slot that only a cache needs; not in slot_bytes */
@@ -46,7 +47,7 @@ struct od_residency;
 
 /* Makes the slots' buffers; the cache's follow with its plans. */
 OD_MUST_CHECK int od_residency_new(struct od_residency **out, const struct od_residency_opts *o, struct od_err *err);
-void od_residency_free(struct od_residency *r); /* after od_residency_stop; NULL ok */
+void od_residency_free(struct od_residency *r); /* stops the threads if they run; NULL ok */
 
 /* Called on load threads; all but wake may be NULL (loader.h). */
 struct od_residency_calls {

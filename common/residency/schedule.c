@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/base/timed_cond.h"
 #include "common/residency/load_stages.h"
 #include "common/residency/step_marks.h"
 
@@ -1093,14 +1094,11 @@ bool od_schedule_end_job(struct od_schedule *s, const struct od_load_job *job, u
 
 bool od_schedule_wait_cancelled(struct od_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns)
 {
-	const struct timespec until = { .tv_sec = (time_t)(until_ns / OD_NS_PER_S),
-					.tv_nsec = (long)(until_ns % OD_NS_PER_S) };
-	bool loading;
-	int rc = 0;
+	bool loading, early = true;
 
 	pthread_mutex_lock(&s->lock);
-	while ((loading = !s->stop && is_in_state(s, m, expert, OD_SLOT_LOADING)) && rc == 0)
-		rc = pthread_cond_timedwait(&s->cancelled, &s->lock, &until);
+	while ((loading = !s->stop && is_in_state(s, m, expert, OD_SLOT_LOADING)) && early)
+		early = od_timed_cond_wait(&s->cancelled, &s->lock, until_ns);
 	pthread_mutex_unlock(&s->lock);
 	return !loading;
 }
@@ -1314,16 +1312,11 @@ static int make_tables(struct od_schedule *s, struct od_err *err)
 
 static void init_lock(struct od_schedule *s)
 {
-	pthread_condattr_t monotonic; /* the clock that od_now_ns reads */
-
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->to_read, NULL);
 	pthread_cond_init(&s->to_finish, NULL);
 	pthread_cond_init(&s->to_plan, NULL);
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&s->cancelled, &monotonic);
-	pthread_condattr_destroy(&monotonic);
+	od_timed_cond_init(&s->cancelled);
 }
 
 /* Else its RUN would never have a slot. */

@@ -71,7 +71,7 @@ struct od_schedule_item {
 	/* Set by the engine. */
 	uint32_t expert, rank; /* the schedule permutes the ranks of a RUN */
 	uint32_t n_rows;
-	bool last, prompt; /* prompt: a prefill use, which is not recorded in the cache */
+	bool last, prompt; /* prompt: the use is not recorded in the cache; od-worker sets it for prefill */
 	void *run; /* for the engine */
 
 	/* Set by the schedule. */

@@ -2,6 +2,7 @@
 
 #include "common/base/descriptors.h"
 #include "common/base/log.h"
+#include "common/base/timed_cond.h"
 #include "common/net/endpoint.h"
 #include "common/net/handshake.h"
 #include "common/net/uv_socket.h"
@@ -683,7 +684,6 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 {
 	const struct od_config *cfg = opts->cluster->config;
 	struct odm_members *ms = calloc(1, sizeof(*ms));
-	pthread_condattr_t attr;
 	int rc;
 
 	*out = NULL;
@@ -700,10 +700,7 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	ms->holds_bytes = (ms->cached_bytes + 7) / 8;
 	ms->held = malloc(ms->holds_bytes);
 	pthread_mutex_init(&ms->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&ms->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	od_timed_cond_init(&ms->changed);
 	rc = ms->held != NULL ? odm_members_links_init(ms, err) : od_fail(err, OD_ERR_NOMEM, "members");
 	if (rc == OD_OK && opts->cluster->pack != NULL)
 		rc = odm_copy_check_new(&ms->copies, opts->cluster->pack, err);

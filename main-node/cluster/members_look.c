@@ -1,5 +1,6 @@
 #include "main-node/cluster/members_internal.h"
 
+#include "common/base/timed_cond.h"
 #include "common/cache/cache_state.h"
 #include "main-node/cluster/members_look.h"
 
@@ -269,10 +270,7 @@ bool odm_members_all_gone(struct odm_members *ms)
 /* Under the lock: until something changes, or for a tenth of a second at most (to look at *cancel). */
 static void wait_a_little(struct odm_members *ms)
 {
-	uint64_t end = od_now_ns() + 100 * OD_NS_PER_MS;
-	const struct timespec until = { .tv_sec = (time_t)(end / OD_NS_PER_S), .tv_nsec = (long)(end % OD_NS_PER_S) };
-
-	pthread_cond_timedwait(&ms->changed, &ms->lock, &until);
+	(void)od_timed_cond_wait(&ms->changed, &ms->lock, od_now_ns() + 100 * OD_NS_PER_MS);
 }
 
 static bool have_answered(const struct odm_members *ms)

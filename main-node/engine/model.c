@@ -1,5 +1,6 @@
 #include "main-node/engine/model.h"
 
+#include "common/base/log.h"
 #include "common/base/pool.h"
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"
@@ -60,15 +61,19 @@ int odm_model_open(struct odm_model **out, const char *pack, struct od_err *err)
 	return OD_OK;
 }
 
-/* OD_ERR_NOMEM: a GPU that "auto" has chosen is left for the CPUs. */
-static int check_tiers(const struct odm_model *m, struct od_err *err)
+/* A GPU that "auto" has chosen is left for the CPUs where these alone can do the work. */
+static int leave_gpu(struct odm_model *m, struct od_err *err)
 {
+	const char *what = "only CPUs keep a part of the experts; a GPU takes all of them (--resident) or a worker's";
+
 	if (!m->opts.tiered || od_device_skips_experts(m->device))
 		return OD_OK;
-	return od_fail(
-		err, OD_ERR_NOMEM,
-		"%s: only CPUs keep a part of the experts; a GPU takes them with --resident, --local or --workers",
-		od_device_name(m->device));
+	if (!od_device_is_auto(m->device))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: %s", od_device_name(m->device), what);
+	od_log(OD_LOG_INFO, "computing on the CPUs instead of %s: %s", od_device_name(m->device), what);
+	od_device_free(m->device);
+	return od_device_open(&m->device, "cpu", (enum od_cpu)m->opts.cpu, (unsigned)m->opts.threads, "od-compute",
+			      err);
 }
 
 static int open_device(struct odm_model *m, struct od_err *err)
@@ -79,9 +84,10 @@ static int open_device(struct odm_model *m, struct od_err *err)
 
 	if (rc != OD_OK)
 		return rc;
-	rc = check_tiers(m, err);
-	if (rc == OD_OK)
-		rc = odm_state_plan_make(m, err);
+	rc = leave_gpu(m, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = odm_state_plan_make(m, err);
 	if (rc == OD_OK)
 		return rc;
 	rc = od_device_fall_back(&m->device, rc, cpu, threads, "od-compute", err);

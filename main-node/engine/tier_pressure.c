@@ -4,10 +4,10 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/timed_cond.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define LOOK_NS (100 * OD_NS_PER_MS) /* another process may take tens of megabytes in this time */
 #define CALM_NS (2 * OD_NS_PER_S) /* between the last shrinking and growing, and between two steps of growing */
@@ -45,20 +45,15 @@ uint64_t odm_pressure_decide(const struct odm_pressure_look *l)
 	return min_u64(l->most_bytes, l->now_bytes + min_u64((left - unused) / 2, l->most_bytes / GROW_DIVISOR + 1));
 }
 
-/* False: it shall end. */
+/* False: the thread is to end. */
 static bool sleep_until_look(struct odm_tier_pressure *p)
 {
-	struct timespec until;
-	bool stop;
-	int rc = 0;
+	const uint64_t until_ns = od_now_ns() + LOOK_NS;
+	bool stop, early = true;
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += LOOK_NS;
-	until.tv_sec += until.tv_nsec / (long)OD_NS_PER_S;
-	until.tv_nsec %= (long)OD_NS_PER_S;
 	pthread_mutex_lock(&p->lock);
-	while (!(stop = p->stop) && rc == 0)
-		rc = pthread_cond_timedwait(&p->ends, &p->lock, &until);
+	while (!(stop = p->stop) && early)
+		early = od_timed_cond_wait(&p->ends, &p->lock, until_ns);
 	pthread_mutex_unlock(&p->lock);
 	return !stop;
 }
@@ -83,6 +78,7 @@ static void *follow(void *arg)
 				       .now_bytes = p->o.most_bytes,
 				       .reserve_bytes = p->o.reserve_bytes };
 	uint64_t calm_ns = od_now_ns();
+	bool known = false; /* else 0 bytes free say nothing */
 
 	while (sleep_until_look(p)) {
 		uint64_t to;
@@ -90,7 +86,8 @@ static void *follow(void *arg)
 		l.kept_bytes = p->o.kept(p->o.arg);
 		l.free_bytes = od_available_ram_bytes();
 		l.may_grow = od_now_ns() - calm_ns >= CALM_NS;
-		to = l.free_bytes > 0 ? odm_pressure_decide(&l) : l.now_bytes; /* 0: it is not known */
+		known = known || l.free_bytes > 0;
+		to = known ? odm_pressure_decide(&l) : l.now_bytes;
 		if (to == l.now_bytes)
 			continue;
 		p->o.resize(p->o.arg, to);
@@ -109,7 +106,7 @@ int odm_tier_pressure_start(struct odm_tier_pressure **out, const struct odm_tie
 	if (p != NULL) {
 		p->o = *o;
 		pthread_mutex_init(&p->lock, NULL);
-		pthread_cond_init(&p->ends, NULL);
+		od_timed_cond_init(&p->ends);
 	}
 	if (p == NULL || pthread_create(&p->thread, NULL, follow, p) != 0) {
 		free(p);

@@ -3,6 +3,7 @@
 #include "common/base/args.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/timed_cond.h"
 #include "common/base/trace.h"
 #include "common/compute/ops.h"
 #include "common/compute/scratch.h"
@@ -10,33 +11,21 @@
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/tier_pressure.h"
 #include "main-node/predict/prediction_wants.h"
+#include "main-node/predict/predict_trial.h"
 #include "main-node/predict/predictor_link.h"
 #include "main-node/predict/step_uses.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LOAD_ATTEMPTS 3 /* then the step fails */
+#define LOOK_STEPS 64
 #define LOOK_NS (50 * OD_NS_PER_MS) /* a step that is given up ends no later */
-
-/* Prediction costs time on the cores that compute, and loads that are not used. Where loads are short it may not pay,
- * so both ways are timed in turns, and the better one is used most of the time. */
-struct trial {
-	bool fixed; /* no trial: always ahead */
-	bool ahead; /* decode steps predict now */
-	unsigned steps_left; /* until the block ends */
-	uint64_t n_blocks, n_timed[2]; /* index: ahead */
-	double row_ns[2]; /* recent time of a row */
-	uint64_t begin_ns;
-};
 
 struct tiered {
 	struct odm_expert_service base; /* first */
@@ -46,7 +35,8 @@ struct tiered {
 	struct od_forward_opts o;
 	struct od_residency *residency;
 	struct od_schedule *schedule;
-	sem_t ready; /* posted when an expert has been loaded, or failed to load */
+	pthread_cond_t ready; /* is_ready has become true */
+	bool is_ready; /* under the lock: an expert has been loaded, or failed to load */
 	uint64_t session;
 
 	/* [n_moe][n_experts]: all of them, which stay in memory; NULL: some are not there. Other threads change it only
@@ -56,6 +46,9 @@ struct tiered {
 	pthread_mutex_t lock;
 	pthread_cond_t left; /* full has become NULL */
 	bool leave; /* memory is needed: the engine gives up full as soon as it can */
+	unsigned n_looks;
+	bool may_be_full; /* the whole budget is back, and all experts fit into it */
+	bool given_up; /* the step under way */
 	unsigned n_open; /* open steps */
 	uint64_t slots_bytes;
 
@@ -69,7 +62,9 @@ struct tiered {
 	const struct odm_step *open[2]; /* by phase; NULL: there is none */
 	/* by phase: the step's uses are counted, not if all experts were in memory; and they are predicted */
 	bool follows[2], predicting[2];
-	struct trial trial;
+	bool always_predicts; /* no trial */
+	struct odm_predict_trial trial;
+	uint64_t step_begin_ns; /* the decode step's */
 	const struct odm_step *now; /* the step of the current layer */
 	/* The layer under way. */
 	const struct od_moe_call *call;
@@ -95,7 +90,6 @@ static bool in_decode(const struct tiered *t)
 	return t->now->phase == ODM_DECODE;
 }
 
-/* Both say it of the layer's step. */
 static bool counts_uses(const struct tiered *t)
 {
 	return t->follows[t->now->phase] && in_decode(t);
@@ -104,43 +98,6 @@ static bool counts_uses(const struct tiered *t)
 static bool predicts(const struct tiered *t)
 {
 	return t->predicting[t->now->phase];
-}
-
-/* ---- Whether to predict ---- */
-
-#define BLOCK_STEPS 32
-#define OTHER_BLOCKS 16 /* one of so many blocks tries what seems worse */
-#define RECENT 4 /* blocks that the times are a mean of, about */
-
-static void choose_block(struct trial *y)
-{
-	const bool better = y->row_ns[true] <= y->row_ns[false];
-
-	y->n_blocks++;
-	y->steps_left = BLOCK_STEPS;
-	if (y->n_timed[true] < 2 || y->n_timed[false] < 2)
-		y->ahead = y->n_timed[true] <= y->n_timed[false];
-	else
-		y->ahead = y->n_blocks % OTHER_BLOCKS == 0 ? !better : better;
-}
-
-static void trial_begins(struct trial *y)
-{
-	if (y->steps_left == 0)
-		choose_block(y);
-	y->begin_ns = od_now_ns();
-}
-
-/* The first step of a block still has the loads of the one before it. */
-static void trial_ends(struct trial *y, size_t n_rows)
-{
-	const double ns = (double)(od_now_ns() - y->begin_ns) / (double)n_rows;
-	double *mean = &y->row_ns[y->ahead];
-
-	if (y->steps_left < BLOCK_STEPS)
-		*mean = *mean == 0 ? ns : *mean + (ns - *mean) / (RECENT * BLOCK_STEPS);
-	y->steps_left--;
-	y->n_timed[y->ahead] += y->steps_left == 0;
 }
 
 /* ---- All experts in memory, until it is needed ---- */
@@ -172,12 +129,39 @@ static void leave_if_asked(struct tiered *t)
 	pthread_mutex_unlock(&t->lock);
 }
 
+/* With all experts pinned, a step is as with --resident. Too little memory for the table: it stays as it is. */
+static void enter_full(struct tiered *t)
+{
+	const size_t n_experts = t->config->n_experts, n = t->config->n_moe * n_experts;
+	struct od_expert_mem *mem = calloc(n, sizeof(*mem));
+	struct od_expert *full = calloc(n, sizeof(*full));
+
+	if (mem != NULL && full != NULL && od_schedule_all_pinned(t->schedule, mem)) {
+		for (size_t i = 0; i < n; i++)
+			od_pack_bind(t->model->pack, (uint32_t)(i / n_experts), (uint32_t)(i % n_experts), &mem[i],
+				     &full[i]);
+		t->full = full;
+		full = NULL;
+	}
+	free(mem);
+	free(full);
+}
+
+/* Under the lock, before the only open step: now and then, whether all experts are back. */
+static void look_for_full(struct tiered *t)
+{
+	if (t->full == NULL && t->may_be_full && t->n_open == 1 && ++t->n_looks % LOOK_STEPS == 0)
+		enter_full(t);
+}
+
 static void count_open_steps(struct tiered *t, bool opens)
 {
 	pthread_mutex_lock(&t->lock);
 	t->n_open += opens ? 1u : -1u;
 	if (t->n_open == 0 && t->leave)
 		leave_full(t);
+	if (opens)
+		look_for_full(t);
 	pthread_mutex_unlock(&t->lock);
 }
 
@@ -187,6 +171,7 @@ static void resize(void *arg, uint64_t bytes)
 	struct tiered *t = arg;
 
 	pthread_mutex_lock(&t->lock);
+	t->may_be_full = false;
 	t->leave = t->full != NULL;
 	if (t->leave && t->n_open == 0)
 		leave_full(t);
@@ -194,6 +179,9 @@ static void resize(void *arg, uint64_t bytes)
 		pthread_cond_wait(&t->left, &t->lock);
 	pthread_mutex_unlock(&t->lock);
 	od_residency_set_cache(t->residency, bytes);
+	pthread_mutex_lock(&t->lock);
+	t->may_be_full = bytes >= odm_tier_plan_all_bytes(&t->model->tiers, t->config);
+	pthread_mutex_unlock(&t->lock);
 }
 
 static uint64_t cached_bytes(void *arg)
@@ -253,10 +241,10 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	t->open[step->phase] = t->now = step;
 	count_open_steps(t, true);
 	t->follows[step->phase] = t->full == NULL;
-	if (step->phase == ODM_DECODE && t->predictions != NULL && !t->trial.fixed)
-		trial_begins(&t->trial);
-	t->predicting[step->phase] = t->predictions != NULL && t->follows[step->phase] &&
-				     (t->trial.fixed || t->trial.ahead || step->phase == ODM_PREFILL);
+	t->predicting[step->phase] =
+		t->predictions != NULL && t->follows[step->phase] &&
+		(t->always_predicts || step->phase == ODM_PREFILL || odm_predict_trial_next(&t->trial));
+	t->step_begin_ns = step->phase == ODM_DECODE ? od_now_ns() : t->step_begin_ns;
 	if (counts_uses(t))
 		odm_step_uses_begin(&t->uses, step);
 	if (predicts(t))
@@ -271,8 +259,9 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 	if (t->open[step->phase] == NULL)
 		return;
 	od_schedule_close(t->schedule, t->session, step->step, t->config->n_moe - 1);
-	if (step->phase == ODM_DECODE && t->predictions != NULL && !t->trial.fixed && t->trial.begin_ns > 0)
-		trial_ends(&t->trial, step->n_rows);
+	if (step->phase == ODM_DECODE && t->follows[ODM_DECODE])
+		odm_predict_trial_ended(&t->trial, t->given_up ? 0 : od_now_ns() - t->step_begin_ns, step->n_rows);
+	t->given_up = false;
 	t->open[step->phase] = NULL;
 	t->call = NULL;
 	count_open_steps(t, false);
@@ -496,13 +485,14 @@ static int run_ready(struct tiered *t, bool *waits, struct od_err *err)
 
 static void wait_for_load(struct tiered *t)
 {
-	struct timespec until;
+	const uint64_t until_ns = od_now_ns() + LOOK_NS;
+	bool early = true;
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += LOOK_NS;
-	until.tv_sec += until.tv_nsec / (long)OD_NS_PER_S;
-	until.tv_nsec %= (long)OD_NS_PER_S;
-	(void)sem_timedwait(&t->ready, &until);
+	pthread_mutex_lock(&t->lock);
+	while (!t->is_ready && early)
+		early = od_timed_cond_wait(&t->ready, &t->lock, until_ns);
+	t->is_ready = false;
+	pthread_mutex_unlock(&t->lock);
 }
 
 /* Nothing of the step is loaded or computed any more. What is queued of the other step is asked for again by its next
@@ -512,6 +502,7 @@ static void give_up(struct tiered *t)
 	od_schedule_begin(t->schedule, ++t->session);
 	while (od_schedule_take(t->schedule) != NULL)
 		;
+	t->given_up = true;
 }
 
 static int run_items(struct tiered *t, struct od_err *err)
@@ -585,7 +576,7 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence, e
 	if (company == ODM_ALONE)
 		count_loads(t, f->c);
 	f->c[OD_C_GROUPS] = 1;
-	f->c[OD_C_SLOTS] = 2;
+	f->c[OD_C_SLOTS] = 2; /* for the window: a layer's loads may begin while the one before it is computed */
 }
 
 static void count_open(struct odm_expert_service *base, uint64_t *c)
@@ -602,13 +593,17 @@ static void free_service(struct odm_expert_service *base)
 {
 	struct tiered *t = (struct tiered *)base;
 
-	odm_tier_pressure_stop(t->pressure); /* first: it resizes the store */
+	/* The thread that follows free memory ends first. A step may still be open, so it must not wait for its end. */
+	pthread_mutex_lock(&t->lock);
+	leave_full(t);
+	pthread_mutex_unlock(&t->lock);
+	odm_tier_pressure_stop(t->pressure);
 	od_residency_stop(t->residency);
 	od_residency_free(t->residency);
 	odm_predictor_link_close(&t->predictor);
 	odm_predictions_free(t->predictions);
 	odm_step_uses_fini(&t->uses);
-	sem_destroy(&t->ready);
+	pthread_cond_destroy(&t->ready);
 	pthread_mutex_destroy(&t->lock);
 	pthread_cond_destroy(&t->left);
 	od_buf_free(t->choice);
@@ -626,7 +621,6 @@ static void free_service(struct odm_expert_service *base)
 	free(t->wave);
 	free(t->in_wave);
 	free(t->expert);
-	free(t->full);
 	free(t);
 }
 
@@ -685,20 +679,27 @@ static int open_predictor(struct tiered *t, const struct odm_tiered_opts *o, str
 
 	if (o->own == NULL)
 		return OD_OK;
-	t->trial.fixed = o->always;
+	t->always_predicts = o->always;
 	rc = odm_predictions_new(&t->predictions, &po, err);
 	lo.predictions = t->predictions;
 	return rc == OD_OK ? odm_predictor_link_open(&t->predictor, &lo, &t->o, err) : rc;
 }
 
-static void wake(void *ready)
+/* On a load thread. */
+static void wake(void *arg)
 {
-	sem_post(ready);
+	struct tiered *t = arg;
+
+	pthread_mutex_lock(&t->lock);
+	t->is_ready = true;
+	pthread_cond_signal(&t->ready);
+	pthread_mutex_unlock(&t->lock);
 }
 
 static int choose_read_mode(struct tiered *t, struct od_err *err)
 {
 	const uint64_t free_bytes = od_device_free_bytes(t->o.device), bytes = t->model->tiers.expert_bytes;
+	const uint32_t largest = t->model->tiers.sizes.largest;
 	struct od_expert_mem mem = { 0 };
 	const struct od_read_mode_opts o = { .pack = t->model->pack,
 					     .device = t->o.device,
@@ -710,9 +711,9 @@ static int choose_read_mode(struct tiered *t, struct od_err *err)
 	bool direct;
 	int rc;
 
-	od_expert_bufs_fill(od_residency_bufs(t->residency), 0, &mem);
+	od_expert_bufs_fill(od_residency_bufs(t->residency), largest, &mem);
 	rc = od_read_mode_choose(&direct, &o, err);
-	od_expert_bufs_put(od_residency_bufs(t->residency), 0, &mem, ~0u);
+	od_expert_bufs_put(od_residency_bufs(t->residency), largest, &mem, ~0u);
 	if (rc == OD_OK)
 		od_log(OD_LOG_INFO, "experts are read %s the page cache", direct ? "past" : "through");
 	return rc;
@@ -749,7 +750,7 @@ static int load_layer(struct tiered *t, uint32_t m, struct od_err *err)
 		else if (item->code != OD_OK)
 			rc = try_again(t, item, err);
 		else
-			od_schedule_done(t->schedule, item), t->n_done++;
+			t->n_done++, od_schedule_done(t->schedule, item);
 	}
 	t->call = NULL;
 	return rc;
@@ -758,29 +759,17 @@ static int load_layer(struct tiered *t, uint32_t m, struct od_err *err)
 /* Where there is memory for all experts, they are loaded before the first step, and stay. */
 static int load_all(struct tiered *t, struct od_err *err)
 {
-	const size_t n_experts = t->config->n_experts, n = t->config->n_moe * n_experts;
-	struct od_expert_mem *mem = calloc(n, sizeof(*mem));
 	int rc = OD_OK;
 
-	t->full = calloc(n, sizeof(*t->full));
-	if (mem == NULL || t->full == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "%zu experts", n);
 	for (uint32_t m = 0; rc == OD_OK && m < t->config->n_moe; m++) {
 		show_progress(t, m);
 		rc = load_layer(t, m, err);
 	}
-	if (rc == OD_OK && od_schedule_all_pinned(t->schedule, mem)) {
-		for (size_t i = 0; i < n; i++)
-			od_pack_bind(t->model->pack, (uint32_t)(i / n_experts), (uint32_t)(i % n_experts), &mem[i],
-				     &t->full[i]);
-	} else {
-		free(t->full);
-		t->full = NULL;
-	}
-	if (rc == OD_OK)
-		show_progress(t, t->config->n_moe);
-	free(mem);
-	return rc;
+	if (rc != OD_OK)
+		return rc;
+	show_progress(t, t->config->n_moe);
+	enter_full(t);
+	return OD_OK;
 }
 
 static int open_store(struct tiered *t, struct od_err *err)
@@ -798,10 +787,11 @@ static int open_store(struct tiered *t, struct od_err *err)
 					     .together = true,
 					     .n_readers = p->n_readers,
 					     .n_inflaters = p->n_inflaters };
-	const struct od_residency_calls calls = { .wake = wake, .wake_arg = &t->ready };
-	struct odm_tier_pressure_opts po = {
-		.reserve_bytes = p->reserve_bytes, .kept = cached_bytes, .resize = resize, .arg = t
-	};
+	const struct od_residency_calls calls = { .wake = wake, .wake_arg = t };
+	struct odm_tier_pressure_opts po = { .reserve_bytes = p->reserve_bytes / 4 * 3,
+					     /* the plan left more: small changes are none */ .kept = cached_bytes,
+					     .resize = resize,
+					     .arg = t };
 	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
 	char a[32], b[32];
 	int rc = od_residency_new(&t->residency, &o, err);
@@ -842,7 +832,7 @@ int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *mo
 					       .free = free_service };
 	t->runner =
 		(struct od_expert_runner){ .on_device = true, .needs = needs, .submit = submit, .collect = collect };
-	sem_init(&t->ready, 0, 0);
+	od_timed_cond_init(&t->ready);
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_cond_init(&t->left, NULL);
 	t->model = model;

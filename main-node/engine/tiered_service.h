@@ -2,7 +2,8 @@
  * when they are needed, or before if main's own predictor names them, and the most useful ones are kept
  * (common/residency/). No cluster.
  *
- * Thread: the engine thread. Owner: the engine. */
+ * Thread: the engine thread; load threads and the one that follows free memory come in by a lock. Owner: the
+ * engine. */
 #ifndef ODM_TIERED_SERVICE_H
 #define ODM_TIERED_SERVICE_H
 

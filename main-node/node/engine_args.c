@@ -30,7 +30,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster",
 		  0, 0, NULL },
 		{ "memory", OD_ARG_SIZE, &o->engine.memory_bytes, "SIZE",
-		  "without these three: limit of this process, which keeps as many experts as fit and loads the others (default: what is free, less 256 MiB or 3%)",
+		  "without these three: limit of this process, which keeps as many experts as fit and loads the others (default: what is free, less 256 MiB or 3%, whichever is more)",
 		  1, 0, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &o->engine.form, "bf16|planes",
 		  "not with --workers: keep BF16 or compress to 2/3 (default: faster)", 0, 0, od_form_names },

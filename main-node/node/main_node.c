@@ -141,6 +141,8 @@ static int open_links(struct odm_main_node *n, const struct odm_model *m, struct
 	if (rc == OD_OK && n->opts.serve_store != NULL)
 		rc = odm_store_open(&n->store, m->pack, n->opts.serve_store, n->keys.keys, &n->keys.hosts, err);
 	n->keys.store = n->store;
+	if (n->opts.mode == ODM_TIERED && e->draft == ODM_DRAFT_SHADOW) /* there is none */
+		e->draft = ODM_DRAFT_OFF;
 	return rc == OD_OK && has_cluster(n) ? choose_predictor(n, err) : rc;
 }
 

@@ -457,8 +457,9 @@ static void check_experts(struct ops_bench *b, const struct ops_experts_expert *
 	expect(b);
 	choice = wanted(b, o->choice);
 	for (size_t i = 0; i < (size_t)ROWS * top_k; i++)
-		ffn_by_hand(b, &e[choice[i]], o->act, true, wanted_f32(b, o->x) + i / top_k * hidden,
-			    wanted_f32(b, o->y) + i * hidden, 1);
+		if (choice[i] != OD_NO_EXPERT)
+			ffn_by_hand(b, &e[choice[i]], o->act, true, wanted_f32(b, o->x) + i / top_k * hidden,
+				    wanted_f32(b, o->y) + i * hidden, 1);
 	by_row(b, &o->x, hidden * sizeof(float));
 	by_row(b, &o->choice, top_k * sizeof(uint16_t));
 	by_row(b, &o->y, top_k * hidden * sizeof(float));
@@ -482,6 +483,34 @@ static void op_experts(void **state)
 			check_experts(&b, e, N_EXPERTS, TOP_K, lay_choices(&b));
 			bench_close(&b);
 		}
+	}
+}
+
+/* Some choices are left out, in one row all: their outputs stay as they were. */
+static void op_experts_left_out(void **state)
+{
+	struct ops_experts_expert e[N_EXPERTS];
+	struct ops_bench b;
+
+	FOR_PROFILES(p)
+	{
+		uint16_t choice[ROWS * TOP_K];
+		struct od_ref choices;
+
+		bench_open(&b, state, p);
+		if (!od_device_skips_experts(b.d)) {
+			bench_close(&b);
+			continue;
+		}
+		for (int i = 0; i < N_EXPERTS; i++)
+			lay_expert(&b, &e[i], 1 + 2 * i);
+		choices = lay_choices(&b);
+		memcpy(choice, b.image + choices.at, sizeof(choice));
+		for (size_t i = 0; i < ROWS * TOP_K; i++)
+			if (i < TOP_K || choice[i] == 1 || i % 3 == 2)
+				choice[i] = OD_NO_EXPERT;
+		check_experts(&b, e, N_EXPERTS, TOP_K, lay(&b, choice, sizeof(choice)));
+		bench_close(&b);
 	}
 }
 
@@ -670,6 +699,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(op_ffn),
 		ON_ALL_TABLES(op_experts),
+		ON_ALL_TABLES(op_experts_left_out),
 		ON_ALL_TABLES(op_many_experts),
 		ON_ALL_TABLES(op_experts_of_a_kind),
 #ifndef FEW_TESTS /* the other tests need no other number of rows */

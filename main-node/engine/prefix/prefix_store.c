@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/timed_cond.h"
 #include "common/compute/cards.h"
 
 #include <assert.h>
@@ -568,11 +569,10 @@ void odm_prefix_read_close(struct odm_prefix_read *r)
 
 void odm_prefix_store_wait(struct odm_prefix_store *s)
 {
-	const uint64_t until = od_now_ns() + WAIT_NS;
-	const struct timespec t = { .tv_sec = (time_t)(until / OD_NS_PER_S), .tv_nsec = (long)(until % OD_NS_PER_S) };
+	const uint64_t until_ns = od_now_ns() + WAIT_NS;
 
 	pthread_mutex_lock(&s->lock);
-	pthread_cond_timedwait(&s->news, &s->lock, &t);
+	(void)od_timed_cond_wait(&s->news, &s->lock, until_ns);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -607,18 +607,14 @@ static int open_store(struct odm_prefix_store *s, const struct odm_prefix_store_
 int odm_prefix_store_open(struct odm_prefix_store **out, const struct odm_prefix_store_opts *o, struct od_err *err)
 {
 	struct odm_prefix_store *s = calloc(1, sizeof(*s));
-	pthread_condattr_t monotonic; /* the clock that od_now_ns reads */
 	int rc;
 
 	*out = NULL;
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "prefix cache");
 	pthread_mutex_init(&s->lock, NULL);
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&s->work, &monotonic);
-	pthread_cond_init(&s->news, &monotonic);
-	pthread_condattr_destroy(&monotonic);
+	od_timed_cond_init(&s->work);
+	od_timed_cond_init(&s->news);
 	s->pool = o->pool;
 	s->device = o->device;
 	s->last_save = &s->first_save;
