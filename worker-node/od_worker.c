@@ -15,7 +15,6 @@
 #include "common/net/hosts.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/pack_layout.h"
-#include "common/residency/read_mode.h"
 #include "common/residency/residency.h"
 #include "worker-node/paced_reader.h"
 #include "worker-node/memory_plan.h"
@@ -30,9 +29,6 @@
 #include <string.h>
 
 #define DEFAULT_MEMORY_BYTES 1000000000u
-#define DEFAULT_LOADERS 4
-/* Enough for a disk that wants several requests at once; a second costs nothing where the first suffices. */
-#define DEFAULT_READERS 2
 #define MAX_PACE_MS 60000
 #define MAX_CACHE_MIB (1u << 30)
 
@@ -482,25 +478,13 @@ static const char *why_not_direct(const struct worker_daemon *w)
 static int choose_read_mode(const struct worker_daemon *w, struct od_err *err)
 {
 	const uint64_t ram = od_available_ram_bytes();
-	struct od_expert_mem mem = { 0 };
-	const struct od_read_mode_opts o = { .pack = w->pack,
-					     .device = w->device,
-					     .form = w->form,
-					     .mem = &mem,
-					     .n_readers = (unsigned)w->opt.read_threads,
-					     .asked = (enum od_read_mode)w->opt.read_mode,
-					     .free_bytes = ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0 };
 	bool direct;
-	int rc;
+	int rc = od_residency_choose_read_mode(w->residency, (enum od_read_mode)w->opt.read_mode,
+					       ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0, &direct, err);
 
-	od_expert_bufs_fill(od_residency_bufs(w->residency), w->sizes.largest, &mem);
-	rc = od_read_mode_choose(&direct, &o, err);
-	od_expert_bufs_put(od_residency_bufs(w->residency), w->sizes.largest, &mem, ~0u);
 	if (rc == OD_OK && !direct && w->opt.read_mode == OD_READ_DIRECT)
 		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s",
 		       why_not_direct(w));
-	else if (rc == OD_OK)
-		od_log(OD_LOG_INFO, "experts are read %s the page cache", direct ? "past" : "through");
 	return rc;
 }
 
@@ -703,8 +687,9 @@ int main(int argc, char **argv)
 	struct worker_daemon w = { .opt = { .memory_bytes = DEFAULT_MEMORY_BYTES,
 					    .form = OD_FORM_AUTO,
 					    .spool_limit_bytes = UINT64_MAX,
-					    .read_threads = DEFAULT_READERS,
-					    .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS } };
+					    .read_threads = OD_DEFAULT_READERS,
+					    .load_threads =
+						    cpus < OD_DEFAULT_INFLATERS ? cpus : OD_DEFAULT_INFLATERS } };
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Without a pack: pull experts from main and keep them" },
 		{ "store", OD_ARG_STRING, &w.opt.store, "ADDR",

@@ -1,5 +1,6 @@
 #include "common/residency/residency.h"
 
+#include "common/base/log.h"
 #include "common/residency/cache_costs.h"
 #include "common/residency/cache_planner.h"
 
@@ -151,6 +152,28 @@ int od_residency_new(struct od_residency **out, const struct od_residency_opts *
 	}
 	*out = r;
 	return OD_OK;
+}
+
+int od_residency_choose_read_mode(struct od_residency *r, enum od_read_mode asked, uint64_t free_bytes, bool *direct,
+				  struct od_err *err)
+{
+	const uint32_t m = r->o.sizes->largest; /* it reads experts of any layer */
+	struct od_expert_mem mem = { 0 };
+	const struct od_read_mode_opts o = { .pack = r->o.pack,
+					     .device = r->o.device,
+					     .form = r->o.form,
+					     .mem = &mem,
+					     .n_readers = r->o.n_readers,
+					     .asked = asked,
+					     .free_bytes = free_bytes };
+	int rc;
+
+	od_expert_bufs_fill(r->bufs, m, &mem);
+	rc = od_read_mode_choose(direct, &o, err);
+	od_expert_bufs_put(r->bufs, m, &mem, ~0u);
+	if (rc == OD_OK && (*direct || asked != OD_READ_DIRECT))
+		od_log(OD_LOG_INFO, "experts are read %s the page cache", *direct ? "past" : "through");
+	return rc;
 }
 
 int od_residency_start(struct od_residency *r, const struct od_residency_calls *calls, struct od_err *err)

@@ -11,6 +11,7 @@
 #include "common/pack/load/expert_form.h"
 #include "common/residency/expert_bufs.h"
 #include "common/residency/loader.h"
+#include "common/residency/read_mode.h"
 #include "common/residency/schedule.h"
 
 /* Memory of a pack's experts on a device. */
@@ -30,8 +31,12 @@ OD_MUST_CHECK int od_residency_measure(struct od_residency_sizes *s, const struc
 				       struct od_err *err);
 void od_residency_sizes_fini(struct od_residency_sizes *s); /* all zero is fine */
 
+/* Enough for a disk that wants several requests at once; a second costs nothing where the first suffices. */
+#define OD_DEFAULT_READERS 2
+#define OD_DEFAULT_INFLATERS 4 /* or one per CPU, if those are fewer */
+
 struct od_residency_opts {
-	const struct od_pack *pack;
+	struct od_pack *pack; /* od_residency_choose_read_mode sets its read mode */
 	struct od_device *device;
 	enum od_form form;
 	const struct od_residency_sizes *sizes; /* borrowed */
@@ -48,6 +53,11 @@ struct od_residency;
 /* Makes the slots' buffers; the cache's follow with its plans. */
 OD_MUST_CHECK int od_residency_new(struct od_residency **out, const struct od_residency_opts *o, struct od_err *err);
 void od_residency_free(struct od_residency *r); /* stops the threads if they run; NULL ok */
+
+/* od_read_mode_choose for this store's pack, with the buffers of a slot; before the threads start. free_bytes: page
+ * cache for experts. */
+OD_MUST_CHECK int od_residency_choose_read_mode(struct od_residency *r, enum od_read_mode asked, uint64_t free_bytes,
+						bool *direct, struct od_err *err);
 
 /* Called on load threads; all but wake may be NULL (loader.h). */
 struct od_residency_calls {

@@ -5,9 +5,6 @@
 #include "common/base/pool.h"
 #include "common/compute/device.h"
 
-/* Enough for a disk that wants several requests at once; a second costs nothing where the first suffices. */
-#define READERS 2
-#define MOST_INFLATERS 4
 /* The tokeniser, threads, requests, and tables, which are made after the plan. */
 #define BESIDE_BYTES (24u << 20)
 /* Left to others if no limit was given: so much, or one in so many bytes of what is free. */
@@ -54,8 +51,8 @@ int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, cons
 
 	odm_tier_plan_close(p);
 	rc = choose_limit(p, d, memory_bytes, err);
-	p->n_readers = READERS;
-	p->n_inflaters = cpus < MOST_INFLATERS ? cpus : MOST_INFLATERS;
+	p->n_readers = OD_DEFAULT_READERS;
+	p->n_inflaters = cpus < OD_DEFAULT_INFLATERS ? cpus : OD_DEFAULT_INFLATERS;
 	p->limit_bytes = less(p->memory_bytes, odm_tier_plan_beside());
 	if (rc == OD_OK)
 		rc = od_residency_measure(&p->sizes, pack, d, form, false, err);

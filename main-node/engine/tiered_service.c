@@ -7,7 +7,6 @@
 #include "common/base/trace.h"
 #include "common/compute/ops.h"
 #include "common/compute/scratch.h"
-#include "common/residency/read_mode.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/tier_pressure.h"
 #include "main-node/predict/prediction_wants.h"
@@ -653,6 +652,8 @@ static int allocate(struct tiered *t, struct od_err *err)
 	if (rc == OD_OK)
 		rc = od_buf_new_shared(&t->choice, t->o.device, rows * t->config->top_k * sizeof(uint16_t),
 				       "choices of experts", err);
+	if (rc == OD_OK && od_ref_stage(od_buf_ref(t->choice, 0)) == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for choices of experts");
 	if (rc == OD_OK)
 		rc = od_buf_new(
 			&t->scratch, t->o.device,
@@ -694,29 +695,6 @@ static void wake(void *arg)
 	t->is_ready = true;
 	pthread_cond_signal(&t->ready);
 	pthread_mutex_unlock(&t->lock);
-}
-
-static int choose_read_mode(struct tiered *t, struct od_err *err)
-{
-	const uint64_t free_bytes = od_device_free_bytes(t->o.device), bytes = t->model->tiers.expert_bytes;
-	const uint32_t largest = t->model->tiers.sizes.largest;
-	struct od_expert_mem mem = { 0 };
-	const struct od_read_mode_opts o = { .pack = t->model->pack,
-					     .device = t->o.device,
-					     .form = t->model->form,
-					     .mem = &mem,
-					     .n_readers = t->model->tiers.n_readers,
-					     .asked = (enum od_read_mode)t->model->opts.read_mode,
-					     .free_bytes = free_bytes > bytes ? free_bytes - bytes : 0 };
-	bool direct;
-	int rc;
-
-	od_expert_bufs_fill(od_residency_bufs(t->residency), largest, &mem);
-	rc = od_read_mode_choose(&direct, &o, err);
-	od_expert_bufs_put(od_residency_bufs(t->residency), largest, &mem, ~0u);
-	if (rc == OD_OK)
-		od_log(OD_LOG_INFO, "experts are read %s the page cache", direct ? "past" : "through");
-	return rc;
 }
 
 static void show_progress(const struct tiered *t, uint32_t m)
@@ -793,11 +771,15 @@ static int open_store(struct tiered *t, struct od_err *err)
 					     .resize = resize,
 					     .arg = t };
 	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
+	const uint64_t free_bytes = od_device_free_bytes(t->o.device);
+	bool direct;
 	char a[32], b[32];
 	int rc = od_residency_new(&t->residency, &o, err);
 
 	if (rc == OD_OK)
-		rc = choose_read_mode(t, err);
+		rc = od_residency_choose_read_mode(t->residency, (enum od_read_mode)t->model->opts.read_mode,
+						   free_bytes > p->expert_bytes ? free_bytes - p->expert_bytes : 0,
+						   &direct, err);
 	if (rc != OD_OK)
 		return rc;
 	t->schedule = od_residency_schedule(t->residency);

@@ -31,7 +31,6 @@
 #define DEFAULT_PROMPT_TOKENS 16
 #define DEFAULT_BUDGETS "10,20,40,60,80,100"
 #define MAX_TOKENS 1000000
-#define READERS 2 /* as many as the store's */
 #define READ_BYTES (1u << 20) /* at a time */
 #define READ_NS (OD_NS_PER_S / 2)
 
@@ -156,7 +155,7 @@ static void *read_disk(void *arg)
 /* pack: a folder, or a GGUF file. */
 static int measure_disk(const char *pack, double *gbps, struct od_err *err)
 {
-	struct disk_reader reader[READERS] = { 0 };
+	struct disk_reader reader[OD_DEFAULT_READERS] = { 0 };
 	char path[4096];
 	struct stat st;
 	uint64_t begin_ns, bytes = 0;
@@ -172,14 +171,14 @@ static int measure_disk(const char *pack, double *gbps, struct od_err *err)
 		return od_fail(err, OD_ERR_IO, "cannot read %s", path);
 	}
 	begin_ns = od_now_ns();
-	for (unsigned i = 0; i < READERS; i++) {
-		const uint64_t part = (uint64_t)st.st_size / READERS / READ_BYTES * READ_BYTES;
+	for (unsigned i = 0; i < OD_DEFAULT_READERS; i++) {
+		const uint64_t part = (uint64_t)st.st_size / OD_DEFAULT_READERS / READ_BYTES * READ_BYTES;
 
 		reader[i] = (struct disk_reader){ .fd = fd, .first = i * part, .end = (i + 1) * part };
 		if (pthread_create(&reader[i].thread, NULL, read_disk, &reader[i]) != 0)
 			abort();
 	}
-	for (unsigned i = 0; i < READERS; i++) {
+	for (unsigned i = 0; i < OD_DEFAULT_READERS; i++) {
 		pthread_join(reader[i].thread, NULL);
 		bytes += reader[i].bytes;
 	}
