@@ -18,13 +18,12 @@ layer() { # folder, what it may include beside itself
 layer common
 layer common/base
 layer common/text 'common/base/'
-layer common/cache 'common/base/'
 layer common/compute 'common/base/'
 layer common/model 'common/base/ common/compute/'
 layer common/pack 'common/base/ common/text/ common/compute/ common/model/'
 layer common/net 'common/base/'
 layer common/daemon 'common/base/ common/net/ common/compute/'
-layer common/residency 'common/base/ common/compute/ common/model/ common/pack/ common/cache/'
+layer common/residency 'common/base/ common/compute/ common/model/ common/pack/'
 layer common/predict 'common/base/ common/compute/ common/model/'
 layer main-node 'common/'
 layer main-node/step 'common/'

@@ -6,8 +6,6 @@
 
 #include <inttypes.h>
 
-/* With a cache, and without a given number of slots, slots hold no more than one in so many bytes of the limit. */
-#define SLOTS_SHARE 4
 /* Memory of a worker beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
 #define FIXED_BYTES (52u << 20)
@@ -35,19 +33,13 @@ int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint6
 	return OD_OK;
 }
 
-/* Memory to spare shall not make the cache smaller by what slots hold of it. */
 static int plan_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t fixed, struct od_err *err)
 {
-	const uint64_t cache_bytes = o->cache_mib << 20, kept_bytes = o->sizes->kept_bytes;
+	const uint64_t cache_bytes = o->cache_mib << 20;
 	int rc = odw_fit_slots(&p->n_slots, o->limit_bytes, fixed + cache_bytes, o->sizes->most_bytes, o->slots, err);
 
 	if (rc == OD_ERR_NOMEM && cache_bytes > 0)
 		return od_fail_within(err, "--cache-mib %" PRIu64, o->cache_mib);
-	if (rc == OD_OK && o->slots == 0 && kept_bytes > 0) {
-		const uint64_t most = cache_bytes / SLOTS_SHARE / kept_bytes;
-
-		p->n_slots = most == 0 ? 1 : most < p->n_slots ? (unsigned)most : p->n_slots;
-	}
 	return rc;
 }
 
@@ -76,22 +68,15 @@ static void fit_free(struct odw_memory_plan *p, const struct odw_memory_opts *o,
 	p->need_bytes = fixed + cache + p->n_slots * o->sizes->most_bytes;
 }
 
-/* Plans the bytes of --cache-mib that the slots do not hold for it. */
 static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err)
 {
-	const uint64_t cache_bytes = o->cache_mib << 20, slots_bytes = p->n_slots * o->sizes->kept_bytes;
-	const enum od_cache_state smallest = o->policy == OD_CACHE_RANK ? OD_CACHE_E : OD_CACHE_F;
-	uint64_t least = 0;
+	const uint64_t cache_bytes = o->cache_mib << 20, least = o->sizes->most_bytes;
 
-	for (uint32_t m = 0; m < od_pack_config(o->pack)->n_moe; m++)
-		least = o->sizes->layer[m].bytes[smallest] > least ? o->sizes->layer[m].bytes[smallest] : least;
-	least += slots_bytes;
 	if (cache_bytes < least)
 		return od_fail(err, OD_ERR_NOMEM,
-			       "--cache-mib %" PRIu64 ": a part of one expert takes at least %" PRIu64
-			       " MiB with %u slots of this form; see --slots and --resident-form",
-			       o->cache_mib, (least + (1u << 20) - 1) >> 20, p->n_slots);
-	p->cache_bytes = cache_bytes - slots_bytes;
+			       "--cache-mib %" PRIu64 ": one expert of this form takes %" PRIu64 " MiB", o->cache_mib,
+			       (least + (1u << 20) - 1) >> 20);
+	p->cache_bytes = cache_bytes;
 	return OD_OK;
 }
 
@@ -110,8 +95,7 @@ static void add_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o
 int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err)
 {
 	uint64_t loads, fixed;
-	int rc =
-		od_loader_bytes(&loads, o->pack, o->device, o->form, o->sizes->slot, o->n_readers, o->n_inflaters, err);
+	int rc = od_loader_bytes(&loads, o->pack, o->device, o->form, o->n_readers, o->n_inflaters, err);
 
 	*p = (struct odw_memory_plan){ 0 };
 	fixed = loads + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0);

@@ -14,7 +14,6 @@ struct odw_memory_opts {
 	uint64_t limit_bytes;
 	uint64_t slots; /* --slots; 0: as many as fit */
 	uint64_t cache_mib; /* 0: no cache */
-	enum od_cache_policy policy;
 	unsigned n_readers, n_inflaters;
 	bool pulls; /* the worker pulls experts from a store */
 };

@@ -45,7 +45,6 @@ struct worker_options {
 	int form; /* enum od_form, OD_FORM_AUTO */
 	int read_mode; /* enum od_read_mode */
 	uint64_t cache_mib; /* 0: none */
-	int cache_policy; /* enum od_cache_policy */
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
 	const char *store, *spool; /* NULL: the pack is here */
 	uint64_t spool_limit_bytes; /* UINT64_MAX: none */
@@ -272,15 +271,13 @@ static void send_holds(struct worker_daemon *w, Od__Pong *p, uint64_t changes)
 	}
 }
 
-/* Adds the cache state of each expert, if any has changed since it was last sent. */
+/* Adds which experts the cache keeps, if that has changed since it was last sent. */
 static void send_cached(struct worker_daemon *w, Od__Pong *p)
 {
 	const size_t n = (size_t)w->cfg->n_moe * w->cfg->n_experts;
 
 	if (!od_schedule_cached(w->schedule, &w->cached_sent, w->cached))
 		return;
-	for (size_t i = 0; i < n; i++)
-		w->cached[i] = od_cache_to_wire((enum od_cache_state)w->cached[i]);
 	p->cached.data = w->cached;
 	p->cached.len = n;
 }
@@ -387,7 +384,6 @@ static int make_memory(struct worker_daemon *w, struct od_err *err)
 					    .limit_bytes = w->opt.memory_bytes,
 					    .slots = w->opt.slots,
 					    .cache_mib = w->opt.cache_mib,
-					    .policy = (enum od_cache_policy)w->opt.cache_policy,
 					    .n_readers = (unsigned)w->opt.read_threads,
 					    .n_inflaters = (unsigned)w->opt.load_threads,
 					    .pulls = w->puller != NULL };
@@ -395,10 +391,9 @@ static int make_memory(struct worker_daemon *w, struct od_err *err)
 				       .device = w->device,
 				       .form = w->form,
 				       .sizes = &w->sizes,
-				       .policy = mo.policy,
 				       .n_readers = mo.n_readers,
 				       .n_inflaters = mo.n_inflaters };
-	int rc = od_residency_measure(&w->sizes, w->pack, w->device, w->form, w->opt.cache_mib > 0, err);
+	int rc = od_residency_measure(&w->sizes, w->pack, w->device, w->form, err);
 
 	if (rc == OD_OK)
 		rc = odw_memory_plan(&w->memory, &mo, err);
@@ -550,8 +545,6 @@ static int open_daemon(struct worker_daemon *w, struct od_err *err)
 
 static int check_options(const struct worker_options *o, struct od_host *store, struct od_err *err)
 {
-	if (o->cache_mib == 0 && o->cache_policy != OD_CACHE_RANK)
-		return od_fail(err, OD_ERR_ARG, "--cache-policy needs a cache: add --cache-mib");
 	if (o->spool == NULL && o->spool_limit_bytes != UINT64_MAX)
 		return od_fail(err, OD_ERR_ARG, "--spool-limit needs --spool");
 	if ((o->store == NULL) != (o->spool == NULL))
@@ -703,8 +696,8 @@ int main(int argc, char **argv)
 		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE",
 		  "memory that this worker may use (default: 1GB)", 0, 0, NULL },
 		{ "slots", OD_ARG_UINT, &w.opt.slots, "N",
-		  "experts in memory at once (default: as many as the memory limit, or with a cache a quarter of it, has room for; at most 64)",
-		  1, OD_MAX_SLOTS, NULL },
+		  "experts in memory at once (default: as many as the memory limit has room for; at most 64)", 1,
+		  OD_MAX_SLOTS, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &w.opt.form, "bf16|planes",
 		  "experts stay in memory as BF16, or compressed to about two thirds (default: planes where that is faster)",
 		  0, 0, od_form_names },
@@ -716,15 +709,13 @@ int main(int argc, char **argv)
 		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N",
 		  "threads that check and decompress them (default: the CPUs, at most 4)", 1, OD_MAX_LOADERS, NULL },
 		{ "cache-mib", OD_ARG_UINT, &w.opt.cache_mib, "N",
-		  "MiB of the memory limit for a cache of experts; it re-plans how many to keep in which form from measured load times (default: no cache)",
+		  "MiB of the memory limit for experts that stay after their use: those used most, and lately (default: none)",
 		  1, MAX_CACHE_MIB, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "Experiments: emulate a slower machine, compare caches" },
+		{ .kind = OD_ARG_TITLE, .help = "Experiments: emulate a slower machine" },
 		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS",
 		  "each load takes at least MS milliseconds, one at a time, one reader", 0, MAX_PACE_MS, NULL },
 		{ "run-time", OD_ARG_REAL, &w.opt.run_time_ms, "MS", "running an expert takes at least MS milliseconds",
 		  0, MAX_PACE_MS, NULL },
-		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|lru|lfu",
-		  "what to keep (default: rank, the most used experts of each layer)", 0, 0, od_cache_policy_names },
 	};
 	struct od_err err = { 0 };
 	bool done;

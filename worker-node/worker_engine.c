@@ -508,7 +508,7 @@ static void add_output(struct worker_answer *a, const struct od_schedule_item *i
 
 	x->rows = item->n_rows;
 	x->ready = item->ready;
-	x->cached = od_cache_to_wire(item->cached);
+	x->cached = item->kept;
 	x->load_ns = item->load_ns;
 	x->loaded_bytes = item->loaded_bytes;
 }

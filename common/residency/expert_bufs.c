@@ -16,7 +16,7 @@ struct spare {
 struct buf_kind {
 	uint64_t bytes;
 	uint64_t stride; /* from one to the next where they lie together */
-	size_t n, n_free, most; /* there, not in use, and how many there shall be */
+	size_t n, n_free; /* there; not in use */
 	struct od_buf **block; /* [n_blocks]: each has one buffer, or many that lie together */
 	size_t n_blocks;
 	/* [n_free]: first those without memory, then in order of their return. The last one of the right size is the
@@ -48,23 +48,13 @@ static uint64_t in_steps(uint64_t bytes, uint64_t used)
 	return rounded < bytes ? rounded : bytes;
 }
 
-uint64_t od_expert_buf_memory(const struct od_device *d, unsigned slot, enum od_expert_buf kind, uint64_t bytes,
-			      uint64_t used)
-{
-	const bool has_stage = d != NULL && !od_device_shares(d) && od_expert_bufs_staged(slot, kind);
-
-	return od_buf_used_memory(d, bytes, in_steps(bytes, used)) + (has_stage ? od_map_bytes(bytes) : 0);
-}
-
-uint64_t od_expert_bufs_memory(const struct od_device *d, unsigned slot, unsigned which,
-			       const uint64_t bytes[OD_N_EXPERT_BUFS], const uint64_t used[OD_N_EXPERT_BUFS])
+uint64_t od_expert_bufs_memory(const struct od_device *d, unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS],
+			       const uint64_t used[OD_N_EXPERT_BUFS])
 {
 	uint64_t sum = 0;
 
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
-		sum += (which & 1u << i) != 0 ?
-			       od_expert_buf_memory(d, slot, (enum od_expert_buf)i, bytes[i], used[i]) :
-			       0;
+		sum += (slot & 1u << i) != 0 ? od_buf_used_memory(d, bytes[i], in_steps(bytes[i], used[i])) : 0;
 	return sum;
 }
 
@@ -97,30 +87,6 @@ static bool all_alike(const struct od_expert_bufs *b)
 	return true;
 }
 
-int od_expert_bufs_new(struct od_expert_bufs **out, const struct od_expert_bufs_opts *o, struct od_err *err)
-{
-	struct od_expert_bufs *b = calloc(1, sizeof(*b));
-	int rc;
-
-	*out = NULL;
-	if (b == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "buffers of experts");
-	pthread_mutex_init(&b->lock, NULL);
-	b->device = o->device;
-	b->slot = o->slot;
-	b->n_layers = o->layer != NULL ? o->n_moe : 1;
-	b->limit_bytes = o->limit_bytes > 0 && od_device_releases(o->device) ? o->limit_bytes : UINT64_MAX;
-	rc = measure_layers(b, o, err);
-	if (rc == OD_OK)
-		b->together = o->together && all_alike(b);
-	if (rc != OD_OK) {
-		od_expert_bufs_free(b);
-		return rc;
-	}
-	*out = b;
-	return OD_OK;
-}
-
 void od_expert_bufs_free(struct od_expert_bufs *b)
 {
 	if (b == NULL)
@@ -139,81 +105,7 @@ void od_expert_bufs_free(struct od_expert_bufs *b)
 	free(b);
 }
 
-/* Under the lock: one that is more than there shall be and not in use, out of the lists. False: none. */
-static bool take_surplus(struct od_expert_bufs *b, struct buf_kind *k, struct od_ref *at)
-{
-	struct spare spare;
-	size_t i = 0;
-
-	if (k->n <= k->most || k->n_free == 0)
-		return false;
-	spare = k->free[--k->n_free];
-	k->n--;
-	b->taken_bytes -= spare.memory;
-	*at = spare.at;
-	if (b->together)
-		return true;
-	while (k->block[i] != spare.at.buf)
-		i++;
-	k->block[i] = k->block[--k->n_blocks];
-	return true;
-}
-
-/* One that lies among others gives its memory back; its address space goes with theirs. */
-static void free_surplus(const struct od_expert_bufs *b, const struct buf_kind *k, struct od_ref at)
-{
-	if (b->together)
-		od_ref_release(at, k->stride);
-	else
-		od_buf_free(at.buf);
-}
-
-bool od_expert_bufs_shrink(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
-{
-	bool done = true;
-
-	pthread_mutex_lock(&b->lock);
-	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
-		struct buf_kind *k = &b->kind[i];
-		struct od_ref at;
-
-		k->most = n[i] < k->most ? n[i] : k->most;
-		while (take_surplus(b, k, &at)) {
-			pthread_mutex_unlock(&b->lock);
-			free_surplus(b, k, at);
-			pthread_mutex_lock(&b->lock);
-		}
-		done = done && k->n <= k->most;
-	}
-	pthread_mutex_unlock(&b->lock);
-	return done;
-}
-
-/* Places in the lists for n buffers and as many blocks. */
-static int make_room(struct od_expert_bufs *b, struct buf_kind *k, size_t n, struct od_err *err)
-{
-	struct od_buf **block;
-	struct spare *spare;
-
-	pthread_mutex_lock(&b->lock);
-	block = realloc(k->block, (k->n_blocks + n) * sizeof(*block));
-	k->block = block != NULL ? block : k->block;
-	spare = realloc(k->free, n * sizeof(*spare));
-	k->free = spare != NULL ? spare : k->free;
-	pthread_mutex_unlock(&b->lock);
-	return block != NULL && spare != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%zu buffers of experts", n);
-}
-
-static void put_first(struct buf_kind *k, struct od_ref at)
-{
-	const bool all_alike = k->n_free > 0 && k->free[k->n_free - 1].memory == 0; /* then the order does not matter */
-	const size_t to = all_alike ? k->n_free : 0;
-
-	memmove(&k->free[to + 1], &k->free[to], (k->n_free++ - to) * sizeof(*k->free));
-	k->free[to] = (struct spare){ at, 0 };
-}
-
-/* n more buffers, which lie together if there are several. */
+/* A block of n buffers, which lie together if there are several. */
 static int add_block(struct od_expert_bufs *b, struct buf_kind *k, size_t n, struct od_err *err)
 {
 	struct od_buf *buf;
@@ -222,38 +114,52 @@ static int add_block(struct od_expert_bufs *b, struct buf_kind *k, size_t n, str
 	if (!od_mul(n - 1, k->stride, &bytes) || !od_add(bytes, k->bytes, &bytes))
 		return od_fail(err, OD_ERR_RANGE, "%zu experts of %" PRIu64 " bytes", n, k->bytes);
 	if (od_buf_new_shared(&buf, b->device, bytes, "an expert", err) != OD_OK)
-		return od_fail_within(err, "buffer %zu of %zu", k->n + 1, k->n + n);
-	if (od_expert_bufs_staged(b->slot, (enum od_expert_buf)(k - b->kind)) &&
-	    od_ref_stage(od_buf_ref(buf, 0)) == NULL) {
-		od_buf_free(buf);
-		return od_fail(err, OD_ERR_NOMEM, "buffer %zu of %zu: no memory for its stage", k->n + 1, k->n + n);
-	}
-	pthread_mutex_lock(&b->lock);
+		return od_fail_within(err, "buffer %zu of %zu", k->n_free + 1, k->n);
 	k->block[k->n_blocks++] = buf;
 	for (size_t i = 0; i < n; i++)
-		put_first(k, od_buf_ref(buf, i * k->stride));
-	k->n += n;
-	k->most = k->n;
-	pthread_mutex_unlock(&b->lock);
+		k->free[k->n_free++] = (struct spare){ od_buf_ref(buf, i * k->stride), 0 };
 	return OD_OK;
 }
 
-static int grow(struct od_expert_bufs *b, struct buf_kind *k, size_t n, struct od_err *err)
-{
-	int rc = n > k->n ? make_room(b, k, n, err) : OD_OK; /* only this thread changes k->n */
-
-	while (rc == OD_OK && k->n < n)
-		rc = add_block(b, k, b->together ? n - k->n : 1, err);
-	return rc;
-}
-
-int od_expert_bufs_grow(struct od_expert_bufs *b, const size_t n[OD_N_EXPERT_BUFS], struct od_err *err)
+static int make_buffers(struct od_expert_bufs *b, struct buf_kind *k, size_t n, struct od_err *err)
 {
 	int rc = OD_OK;
 
-	for (unsigned i = 0; rc == OD_OK && i < OD_N_EXPERT_BUFS; i++)
-		rc = grow(b, &b->kind[i], n[i], err);
+	k->n = n;
+	k->block = calloc(n, sizeof(*k->block));
+	k->free = calloc(n, sizeof(*k->free));
+	if (k->block == NULL || k->free == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%zu buffers of experts", n);
+	while (rc == OD_OK && k->n_free < n)
+		rc = add_block(b, k, b->together ? n : 1, err);
 	return rc;
+}
+
+int od_expert_bufs_new(struct od_expert_bufs **out, const struct od_expert_bufs_opts *o, struct od_err *err)
+{
+	struct od_expert_bufs *b = calloc(1, sizeof(*b));
+	int rc;
+
+	*out = NULL;
+	if (b == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "buffers of experts");
+	pthread_mutex_init(&b->lock, NULL);
+	b->device = o->device;
+	b->slot = o->slot;
+	b->n_layers = o->layer != NULL ? o->n_moe : 1;
+	b->limit_bytes = o->limit_bytes > 0 && od_device_releases(o->device) ? o->limit_bytes : UINT64_MAX;
+	rc = measure_layers(b, o, err);
+	if (rc == OD_OK)
+		b->together = o->together && all_alike(b);
+	for (unsigned i = 0; rc == OD_OK && i < OD_N_EXPERT_BUFS; i++)
+		if ((o->slot & 1u << i) != 0)
+			rc = make_buffers(b, &b->kind[i], o->n, err);
+	if (rc != OD_OK) {
+		od_expert_bufs_free(b);
+		return rc;
+	}
+	*out = b;
+	return OD_OK;
 }
 
 /* Takes one that held an expert of the same size if there is one, else the last one returned. */
@@ -304,7 +210,7 @@ void od_expert_bufs_fill(struct od_expert_bufs *b, uint32_t m, struct od_expert_
 		const uint64_t memory = k->layer_memory[m % b->n_layers];
 		struct spare spare;
 
-		if ((b->slot & 1u << i) == 0 || mem->at[i].buf != NULL)
+		if ((b->slot & 1u << i) == 0)
 			continue;
 		if (k->n_free == 0)
 			abort(); /* whoever counts them has miscounted */
@@ -318,7 +224,7 @@ void od_expert_bufs_fill(struct od_expert_bufs *b, uint32_t m, struct od_expert_
 	pthread_mutex_unlock(&b->lock);
 }
 
-void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem, unsigned which)
+void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem)
 {
 	if (b == NULL)
 		return;
@@ -326,7 +232,7 @@ void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_m
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
 		struct buf_kind *k = &b->kind[i];
 
-		if ((which & 1u << i) == 0 || mem->at[i].buf == NULL)
+		if (mem->at[i].buf == NULL)
 			continue;
 		k->free[k->n_free++] = (struct spare){ mem->at[i], k->layer_memory[m % b->n_layers] };
 		mem->at[i] = (struct od_ref){ 0 };

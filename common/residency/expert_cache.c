@@ -1,42 +1,57 @@
 #include "common/residency/expert_cache.h"
 
-#include "common/base/mem.h"
-
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_VISITS 64 /* visits of layers before the first plan; further plans at twice as many, and so on, */
-#define MOST_VISITS 4096u /* up to so many apart */
+/* Half-lives from 4 to 4096 were tried on recorded routes: this one reads least (docs/BENCHMARKS.md). */
+#define HALF_LIFE_STEPS 32
+
+/* Worth of an expert: log2 of the sum of 2^(t / half-life) over its uses, t in steps since the cache was made. So it
+ * changes only at uses, and all worths lose as much with time. Of equal ones the use before last is worth less. */
+struct worth {
+	double log2_sum; /* -INFINITY: never used */
+	uint64_t last_use;
+};
 
 struct od_expert_cache {
 	uint32_t n_moe, n_experts;
-	struct od_expert_bufs *bufs;
-	struct od_expert_mem *kept; /* [n_moe][n_experts], touched as needed */
-	uint64_t place; /* how many there were; 0: none yet */
+	uint64_t budget_bytes, kept_bytes;
+	uint64_t *expert_bytes; /* [n_moe] */
 	uint32_t group, n_groups; /* this worker's; n_groups 0: no place yet */
-	uint32_t n_own; /* layers of the group */
-	struct od_cache *policy; /* NULL: nothing is kept yet */
-	struct od_rank_stats stats;
-	uint64_t due_visits; /* when the next plan is due */
-	bool due;
-	uint64_t changes;
+	struct worth *worth; /* [n_moe * n_experts], as the following: by id */
+	uint32_t *at; /* number in heap + 1; 0: not kept */
+	uint32_t *heap, n; /* [n] ids of those that are kept, the least worth first */
+	struct od_expert_change *change;
+	size_t n_changes;
+	uint64_t last_step, time, n_uses, changes;
 };
 
-int od_expert_cache_new(struct od_expert_cache **out, uint32_t n_moe, uint32_t n_experts, struct od_expert_bufs *bufs,
-			struct od_err *err)
+int od_expert_cache_new(struct od_expert_cache **out, uint32_t n_moe, uint32_t n_experts, const uint64_t *expert_bytes,
+			uint64_t budget_bytes, struct od_err *err)
 {
+	const size_t n = (size_t)n_moe * n_experts;
 	struct od_expert_cache *c = calloc(1, sizeof(*c));
 
 	*out = NULL;
-	if (c != NULL)
-		c->kept = od_alloc_array((size_t)n_moe * n_experts, sizeof(*c->kept));
-	if (c == NULL || c->kept == NULL) {
+	if (c != NULL) {
+		c->n_moe = n_moe;
+		c->n_experts = n_experts;
+		c->budget_bytes = budget_bytes;
+		c->expert_bytes = calloc(n_moe, sizeof(*c->expert_bytes));
+		c->worth = calloc(n, sizeof(*c->worth));
+		c->at = calloc(n, sizeof(*c->at));
+		c->heap = calloc(n, sizeof(*c->heap));
+		c->change = calloc(n + 1, sizeof(*c->change));
+	}
+	if (c == NULL || c->expert_bytes == NULL || c->worth == NULL || c->at == NULL || c->heap == NULL ||
+	    c->change == NULL) {
 		od_expert_cache_free(c);
 		return od_fail(err, OD_ERR_NOMEM, "cache of %u layers of %u experts", n_moe, n_experts);
 	}
-	c->n_moe = n_moe;
-	c->n_experts = n_experts;
-	c->bufs = bufs;
+	memcpy(c->expert_bytes, expert_bytes, n_moe * sizeof(*expert_bytes));
+	for (size_t i = 0; i < n; i++)
+		c->worth[i].log2_sum = -INFINITY;
 	*out = c;
 	return OD_OK;
 }
@@ -45,131 +60,164 @@ void od_expert_cache_free(struct od_expert_cache *c)
 {
 	if (c == NULL)
 		return;
-	od_cache_free(c->policy);
-	od_rank_stats_fini(&c->stats);
-	od_free(c->kept);
+	free(c->expert_bytes);
+	free(c->worth);
+	free(c->at);
+	free(c->heap);
+	free(c->change);
 	free(c);
 }
 
-static struct od_expert_mem *kept(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
+static uint32_t id_of(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
-	return &c->kept[(size_t)m * c->n_experts + expert];
+	return m * c->n_experts + expert;
+}
+
+static uint64_t bytes_of(const struct od_expert_cache *c, uint32_t id)
+{
+	return c->expert_bytes[id / c->n_experts];
 }
 
 /* Does this worker's group serve the layer? */
 static bool is_own(const struct od_expert_cache *c, uint32_t m)
 {
-	return c->n_own > 0 && m % c->n_groups == c->group;
+	return c->n_groups > 0 && m % c->n_groups == c->group;
 }
 
-/* ---- The policy ---- */
-
-enum od_cache_state od_expert_cache_look(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
+bool od_expert_cache_keeps(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
-	if (c == NULL || c->policy == NULL || !is_own(c, m))
-		return OD_CACHE_NONE;
-	return od_cache_look(c->policy, m / c->n_groups, expert);
+	return c != NULL && c->at[id_of(c, m, expert)] != 0;
 }
 
-uint32_t od_expert_cache_layer(const struct od_expert_cache *c, const struct od_cache_change *change)
+static struct od_expert_changes changes_of(struct od_expert_cache *c)
 {
-	return c->group + change->layer * c->n_groups;
+	c->changes += c->n_changes > 0;
+	return (struct od_expert_changes){ c->change, c->n_changes };
 }
 
-/* Buffers that an expert without a slot shall have. In state F it would be in a slot. */
-static unsigned wanted(enum od_cache_state state)
+static void note_change(struct od_expert_cache *c, uint32_t id)
 {
-	switch (state) {
-	case OD_CACHE_C: return OD_SET_STORED;
-	case OD_CACHE_S: return OD_SET_SM;
-	case OD_CACHE_E: return OD_SET_E;
-	case OD_CACHE_F:
-	case OD_CACHE_NONE: break;
+	c->change[c->n_changes++] = (struct od_expert_change){ id / c->n_experts, id % c->n_experts };
+}
+
+/* ---- The heap ---- */
+
+static bool is_less(const struct od_expert_cache *c, uint32_t a, uint32_t b)
+{
+	const struct worth *x = &c->worth[a], *y = &c->worth[b];
+
+	return x->log2_sum < y->log2_sum || (x->log2_sum == y->log2_sum && x->last_use < y->last_use);
+}
+
+static void put(struct od_expert_cache *c, uint32_t at, uint32_t id)
+{
+	c->heap[at] = id;
+	c->at[id] = at + 1;
+}
+
+/* The id belongs somewhere above or below the place `at`, which is free. */
+static void settle(struct od_expert_cache *c, uint32_t at, uint32_t id)
+{
+	for (; at > 0 && is_less(c, id, c->heap[(at - 1) / 2]); at = (at - 1) / 2)
+		put(c, at, c->heap[(at - 1) / 2]);
+	for (;;) {
+		uint32_t child = 2 * at + 1;
+
+		if (child + 1 < c->n && is_less(c, c->heap[child + 1], c->heap[child]))
+			child++;
+		if (child >= c->n || !is_less(c, c->heap[child], id))
+			break;
+		put(c, at, c->heap[child]);
+		at = child;
 	}
-	return 0;
+	put(c, at, id);
 }
 
-/* Gives back buffers that the policy does not want any more. */
-static void trim(struct od_expert_cache *c, uint32_t m, uint32_t expert)
+static void add(struct od_expert_cache *c, uint32_t id)
 {
-	od_expert_bufs_put(c->bufs, m, kept(c, m, expert), OD_SET_STORED & ~wanted(od_expert_cache_look(c, m, expert)));
+	c->kept_bytes += bytes_of(c, id);
+	settle(c, c->n++, id);
 }
 
-static struct od_cache_changes apply(struct od_expert_cache *c, struct od_cache_changes changes)
+static void take_out(struct od_expert_cache *c, uint32_t id)
 {
-	c->changes++;
-	for (size_t i = 0; i < changes.n; i++)
-		trim(c, od_expert_cache_layer(c, &changes.change[i]), changes.change[i].expert);
-	return changes;
+	const uint32_t at = c->at[id] - 1, last = c->heap[--c->n];
+
+	c->kept_bytes -= bytes_of(c, id);
+	c->at[id] = 0;
+	if (at < c->n)
+		settle(c, at, last);
 }
 
-struct od_cache_changes od_expert_cache_use(struct od_expert_cache *c, uint32_t m, uint32_t expert)
+static void evict_least(struct od_expert_cache *c)
 {
-	if (c == NULL || c->policy == NULL || !is_own(c, m))
-		return (struct od_cache_changes){ 0 };
-	return apply(c, od_cache_use(c->policy, m / c->n_groups, expert));
+	const uint32_t id = c->heap[0];
+
+	take_out(c, id);
+	note_change(c, id);
 }
 
-/* ---- Buffers of what is in no slot ---- */
+/* ---- Uses ---- */
 
-unsigned od_expert_cache_has(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
+static void add_use(struct od_expert_cache *c, uint64_t step, uint32_t id)
 {
-	unsigned which = 0;
+	struct worth *w = &c->worth[id];
+	double now, more, less;
 
-	if (c != NULL)
-		for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
-			which |= kept(c, m, expert)->at[i].buf != NULL ? 1u << i : 0;
-	return which;
-}
-
-unsigned od_expert_cache_take(struct od_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem)
-{
-	const unsigned which = od_expert_cache_has(c, m, expert);
-
-	if (which != 0) {
-		*mem = *kept(c, m, expert);
-		*kept(c, m, expert) = (struct od_expert_mem){ 0 };
+	if (step > c->last_step) {
+		c->last_step = step;
+		c->time++;
 	}
-	return which;
+	now = (double)c->time / HALF_LIFE_STEPS;
+	more = fmax(now, w->log2_sum);
+	less = fmin(now, w->log2_sum);
+	w->log2_sum = more + log2(1 + exp2(less - more));
+	w->last_use = ++c->n_uses;
 }
 
-void od_expert_cache_offer(struct od_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem,
-			   unsigned valid)
+/* Where sizes differ, some that leave may not be enough: then their room is for the next one. */
+static bool make_room(struct od_expert_cache *c, uint32_t id)
 {
-	const enum od_cache_state state = od_expert_cache_look(c, m, expert);
-	bool lacks = state == OD_CACHE_F;
+	const uint64_t bytes = bytes_of(c, id);
 
-	if (state == OD_CACHE_NONE)
+	while (c->n > 0 && c->kept_bytes + bytes > c->budget_bytes && is_less(c, c->heap[0], id))
+		evict_least(c);
+	return c->kept_bytes + bytes <= c->budget_bytes;
+}
+
+struct od_expert_changes od_expert_cache_use(struct od_expert_cache *c, uint64_t step, uint32_t m, uint32_t expert)
+{
+	uint32_t id;
+
+	if (c == NULL || !is_own(c, m))
+		return (struct od_expert_changes){ 0 };
+	c->n_changes = 0;
+	id = id_of(c, m, expert);
+	add_use(c, step, id);
+	if (c->at[id] != 0) {
+		settle(c, c->at[id] - 1, id);
+	} else if (make_room(c, id)) {
+		add(c, id);
+		note_change(c, id);
+	}
+	return changes_of(c);
+}
+
+void od_expert_cache_forget(struct od_expert_cache *c, uint32_t m, uint32_t expert)
+{
+	if (!od_expert_cache_keeps(c, m, expert))
 		return;
-	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
-		struct od_ref *to = &kept(c, m, expert)->at[i];
-
-		if ((wanted(state) & 1u << i) == 0)
-			continue;
-		if (to->buf == NULL && (valid & 1u << i) != 0) {
-			*to = mem->at[i];
-			mem->at[i] = (struct od_ref){ 0 };
-		}
-		lacks = lacks || to->buf == NULL;
-	}
-	if (lacks) {
-		od_cache_forget(c->policy, m / c->n_groups, expert);
-		c->changes++;
-		trim(c, m, expert);
-	}
-}
-
-/* ---- The plan ---- */
-
-static void begin_anew(struct od_expert_cache *c)
-{
-	od_cache_free(c->policy);
-	c->policy = NULL;
-	od_rank_stats_fini(&c->stats);
+	take_out(c, id_of(c, m, expert));
 	c->changes++;
-	c->due_visits = FIRST_VISITS;
-	c->due = c->n_own > 0 && od_rank_stats_init(&c->stats, c->n_own, c->n_experts, NULL) == OD_OK;
 }
+
+void od_expert_cache_new_session(struct od_expert_cache *c)
+{
+	if (c != NULL)
+		c->last_step = 0;
+}
+
+/* ---- Place and budget ---- */
 
 bool od_expert_cache_place(struct od_expert_cache *c, const struct od_share *share)
 {
@@ -179,69 +227,24 @@ bool od_expert_cache_place(struct od_expert_cache *c, const struct od_share *sha
 		return false;
 	c->group = group;
 	c->n_groups = share->n_groups;
-	c->place++;
-	c->n_own = group < c->n_moe ? (c->n_moe - group + share->n_groups - 1) / share->n_groups : 0;
-	begin_anew(c);
-	for (uint32_t m = 0; m < c->n_moe; m++) {
-		for (uint32_t expert = 0; expert < c->n_experts; expert++)
-			trim(c, m, expert);
-	}
+	while (c->n > 0)
+		take_out(c, c->heap[0]);
+	c->changes++;
 	return true;
 }
 
-void od_expert_cache_visit(struct od_expert_cache *c, uint32_t m, const uint16_t *experts, size_t n)
+struct od_expert_changes od_expert_cache_set_budget(struct od_expert_cache *c, uint64_t budget_bytes)
 {
-	if (c == NULL || !is_own(c, m) || c->stats.uses == NULL)
-		return;
-	od_rank_stats_visit(&c->stats, m / c->n_groups, experts, n);
-	if (c->stats.visits < c->due_visits)
-		return;
-	c->due_visits += c->due_visits < MOST_VISITS ? c->due_visits : MOST_VISITS;
-	c->due = true;
-}
-
-bool od_expert_cache_plan_is_due(const struct od_expert_cache *c)
-{
-	return c != NULL && c->due;
-}
-
-void od_expert_cache_uses(struct od_expert_cache *c, struct od_expert_cache_uses *u)
-{
-	c->due = false;
-	u->place = c->place;
-	u->n_moe = c->n_own;
-	u->first = c->group;
-	u->step = c->n_groups;
-	u->begun = c->policy != NULL;
-	u->visits = c->stats.visits;
-	u->k = od_rank_stats_k(&c->stats);
-	od_rank_stats_inclusion(&c->stats, u->inclusion);
-}
-
-bool od_expert_cache_begin(struct od_expert_cache *c, uint64_t place, struct od_cache *policy)
-{
-	if (place != c->place)
-		return false;
-	c->policy = policy;
-	return true;
-}
-
-struct od_cache_changes od_expert_cache_set_plan(struct od_expert_cache *c, uint64_t place,
-						 const struct od_cache_plan *plan)
-{
-	if (place != c->place || c->policy == NULL)
-		return (struct od_cache_changes){ 0 };
-	return apply(c, od_cache_set_plan(c->policy, plan));
-}
-
-struct od_cache_changes od_expert_cache_set_budget(struct od_expert_cache *c, uint64_t budget_bytes)
-{
-	if (c == NULL || c->policy == NULL)
-		return (struct od_cache_changes){ 0 };
-	return apply(c, od_cache_set_budget(c->policy, budget_bytes));
+	if (c == NULL)
+		return (struct od_expert_changes){ 0 };
+	c->n_changes = 0;
+	c->budget_bytes = budget_bytes;
+	while (c->kept_bytes > budget_bytes)
+		evict_least(c);
+	return changes_of(c);
 }
 
 uint64_t od_expert_cache_changes(const struct od_expert_cache *c)
 {
-	return c->changes;
+	return c != NULL ? c->changes : 0;
 }

@@ -18,8 +18,7 @@ struct inflating {
 struct od_loaders {
 	struct od_loader_opts o;
 	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
-	/* Memory of all stages in one buffer: a GPU gives whole pages to each. NULL: slices are read to buffers of
-	 * their own. */
+	/* Memory of all stages in one buffer: a GPU gives whole pages to each. NULL: they need none. */
 	struct od_buf *staging;
 	uint64_t stage_bytes;
 	uint32_t n_shards, slice_shards;
@@ -48,19 +47,16 @@ unsigned od_loader_stages(unsigned n_readers, unsigned n_inflaters)
 }
 _Static_assert(3 * OD_MAX_LOADERS <= OD_MAX_LOAD_STAGES, "every stage has a place");
 
-/* Bytes of a stage. Parts that are read into buffers of their own need no stage's memory. */
-static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *d, enum od_form form, unsigned slot)
+static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *d, enum od_form form)
 {
-	if (form == OD_FORM_PLAIN && (slot & OD_SET_STORED) == OD_SET_STORED)
-		return 0;
 	return od_round_up(od_staging_bytes(pack, d, form) * od_slice_shards(od_pack_expert(pack, 0, 0)->n_shards),
 			   OD_PAGE_BYTES);
 }
 
 int od_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d, enum od_form form,
-		    unsigned slot, unsigned n_readers, unsigned n_inflaters, struct od_err *err)
+		    unsigned n_readers, unsigned n_inflaters, struct od_err *err)
 {
-	uint64_t stages, stage = stage_bytes(pack, d, form, slot);
+	uint64_t stages, stage = stage_bytes(pack, d, form);
 
 	if (form == OD_FORM_PLAIN)
 		stage = od_staged_bytes(d, stage);
@@ -119,12 +115,11 @@ static void *read_slices(void *arg)
 		int rc;
 
 		l->begin_ns[job.stage] = begin_ns;
-		rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, job.read, &job.mem, stage_at(l, job.stage),
-			       l->bytes[job.stage], &err);
+		rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, OD_SET_STORED, &job.mem,
+			       stage_at(l, job.stage), l->bytes[job.stage], &err);
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
 		for (uint32_t i = first; i < first + n; i++)
-			bytes += (job.read & OD_SET_SM ? s[i].sm.stored_bytes : 0) +
-				 (job.read & OD_SET_E ? s[i].e.stored_bytes : 0);
+			bytes += s[i].sm.stored_bytes + s[i].e.stored_bytes;
 		end_job(l, &job, rc == OD_OK ? bytes : 0, true, rc, &err);
 	}
 	return NULL;
@@ -135,16 +130,8 @@ static int finish_slice(struct inflating *own, const struct od_load_job *job, st
 	struct od_loaders *l = own->all;
 	uint64_t begin_ns = od_now_ns();
 	uint32_t first, n = shards_of(l, job, &first);
-	int rc = OD_OK;
-
-	if (job->read == 0) { /* no reader has said where it is */
-		l->begin_ns[job->stage] = begin_ns;
-		rc = od_shards_read(l->o.pack, job->m, job->expert, first, n, 0, &job->mem, (struct od_ref){ 0 },
-				    l->bytes[job->stage], err);
-	}
-	if (rc == OD_OK)
-		rc = od_inflater_finish(own->inflater, job->m, job->expert, first, n, l->bytes[job->stage], &job->mem,
-					err);
+	const int rc =
+		od_inflater_finish(own->inflater, job->m, job->expert, first, n, l->bytes[job->stage], &job->mem, err);
 	od_trace_end("inflate", begin_ns, -1, job->m, job->expert);
 	return rc;
 }
@@ -170,7 +157,7 @@ static int make_stages(struct od_loaders *l, struct od_err *err)
 	uint64_t bytes;
 	int rc;
 
-	l->stage_bytes = stage_bytes(l->o.pack, l->o.device, l->o.form, l->o.slot);
+	l->stage_bytes = stage_bytes(l->o.pack, l->o.device, l->o.form);
 	bytes = l->n_stages * l->stage_bytes;
 	if (bytes == 0)
 		return OD_OK;

@@ -24,7 +24,6 @@ struct od_loader_opts {
 	const struct od_pack *pack;
 	struct od_device *device; /* holds the slots */
 	enum od_form form; /* the slots' */
-	unsigned slot; /* the set of buffers of a slot */
 	struct od_schedule *schedule; /* made with od_slices() and od_loader_stages() */
 	unsigned n_readers, n_inflaters;
 	od_read_fn *read; /* NULL: from the pack */
@@ -46,8 +45,7 @@ uint32_t od_slices(uint32_t n_shards);
 unsigned od_loader_stages(unsigned n_readers, unsigned n_inflaters);
 /* Memory of threads and stages, without the slots. OD_ERR_RANGE: too many threads. */
 OD_MUST_CHECK int od_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d,
-				  enum od_form form, unsigned slot, unsigned n_readers, unsigned n_inflaters,
-				  struct od_err *err);
+				  enum od_form form, unsigned n_readers, unsigned n_inflaters, struct od_err *err);
 
 OD_MUST_CHECK int od_loaders_start(struct od_loaders **out, const struct od_loader_opts *opts, struct od_err *err);
 /* Stops the schedule, joins, frees. NULL ok. */

@@ -1,8 +1,6 @@
 #include "common/residency/residency.h"
 
 #include "common/base/log.h"
-#include "common/residency/cache_costs.h"
-#include "common/residency/cache_planner.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +8,8 @@
 struct od_residency {
 	struct od_residency_opts o;
 	struct od_expert_bufs *bufs;
-	struct od_expert_cache *cache; /* NULL: none, and no planner */
+	struct od_expert_cache *cache; /* NULL: none */
 	struct od_schedule *schedule;
-	struct od_cache_planner_opts plan;
-	struct od_cache_planner *planner;
 	struct od_loaders *loaders;
 };
 
@@ -23,9 +19,8 @@ static void find_extremes(struct od_residency_sizes *s, uint32_t n_moe)
 {
 	s->least_bytes = UINT64_MAX;
 	for (uint32_t m = 0; m < n_moe; m++) {
-		const uint64_t bytes = s->layer[m].bytes[OD_CACHE_F];
+		const uint64_t bytes = s->slot_bytes[m];
 
-		s->slot_bytes[m] = bytes;
 		s->largest = bytes > s->most_bytes ? m : s->largest;
 		s->most_bytes = bytes > s->most_bytes ? bytes : s->most_bytes;
 		s->least_bytes = bytes < s->least_bytes ? bytes : s->least_bytes;
@@ -33,66 +28,33 @@ static void find_extremes(struct od_residency_sizes *s, uint32_t n_moe)
 }
 
 int od_residency_measure(struct od_residency_sizes *s, const struct od_pack *pack, const struct od_device *d,
-			 enum od_form form, bool has_cache, struct od_err *err)
+			 enum od_form form, struct od_err *err)
 {
+	const struct od_buf_sizes *used = od_pack_layer_sizes(pack);
 	const uint32_t n_moe = od_pack_config(pack)->n_moe;
-	const unsigned own = od_form_bufs(form);
 
-	*s = (struct od_residency_sizes){ .slot = own };
-	s->layer = calloc(n_moe, sizeof(*s->layer));
+	*s = (struct od_residency_sizes){ 0 };
 	s->slot_bytes = calloc(n_moe, sizeof(*s->slot_bytes));
-	if (s->layer == NULL || s->slot_bytes == NULL) {
-		od_residency_sizes_fini(s);
+	if (s->slot_bytes == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "sizes of %u layers", n_moe);
-	}
-	od_expert_cache_sizes(pack, d, form, s->layer);
-	find_extremes(s, n_moe);
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
 		s->buf_bytes[i] = od_pack_buf_bytes(pack, (enum od_expert_buf)i);
-	if (has_cache && s->layer[0].pools != OD_CACHE_POOL(OD_CACHE_F)) /* it keeps chunks, too */
-		s->slot |= OD_SET_STORED;
-	s->kept_bytes = od_expert_bufs_memory(d, s->slot, s->slot & ~own, s->buf_bytes, s->buf_bytes);
+	for (uint32_t m = 0; m < n_moe; m++)
+		s->slot_bytes[m] = od_expert_bufs_memory(d, od_form_bufs(form), s->buf_bytes, used[m].bytes);
+	find_extremes(s, n_moe);
 	return OD_OK;
 }
 
 void od_residency_sizes_fini(struct od_residency_sizes *s)
 {
-	free(s->layer);
 	free(s->slot_bytes);
 	*s = (struct od_residency_sizes){ 0 };
 }
 
 /* ---- The store ---- */
 
-static uint64_t limit_of(const struct od_residency_opts *o, uint64_t cache_bytes)
-{
-	return o->slots_bytes + o->n_slots * o->sizes->kept_bytes + cache_bytes;
-}
-
-static int make_bufs(struct od_residency *r, struct od_err *err)
-{
-	const struct od_residency_opts *o = &r->o;
-	struct od_expert_bufs_opts bo = { .device = o->device,
-					  .slot = o->sizes->slot,
-					  .layer = od_pack_layer_sizes(o->pack),
-					  .n_moe = od_pack_config(o->pack)->n_moe,
-					  .together = o->together,
-					  .limit_bytes = limit_of(o, o->cache_bytes) };
-	const struct od_cache_plan none = { 0 };
-	size_t n[OD_N_EXPERT_BUFS];
-	int rc;
-
-	memcpy(bo.bytes, o->sizes->buf_bytes, sizeof(bo.bytes));
-	rc = od_expert_bufs_new(&r->bufs, &bo, err);
-	if (rc != OD_OK)
-		return rc;
-	r->plan.bufs = r->bufs;
-	od_cache_planner_bufs(&r->plan, &none, n);
-	return od_expert_bufs_grow(r->bufs, n, err);
-}
-
 /* Experts that the cache can keep in slots, in addition to n_slots. */
-static uint32_t most_pinned(const struct od_residency_opts *o)
+static uint32_t most_kept(const struct od_residency_opts *o)
 {
 	const struct od_config *cfg = od_pack_config(o->pack);
 	const uint64_t all = (uint64_t)cfg->n_moe * cfg->n_experts, fit = o->cache_bytes / o->sizes->least_bytes;
@@ -100,27 +62,36 @@ static uint32_t most_pinned(const struct od_residency_opts *o)
 	return (uint32_t)(fit < all ? fit : all);
 }
 
+static int make_bufs(struct od_residency *r, struct od_err *err)
+{
+	const struct od_residency_opts *o = &r->o;
+	struct od_expert_bufs_opts bo = { .device = o->device,
+					  .slot = od_form_bufs(o->form),
+					  .n = o->n_slots + most_kept(o),
+					  .layer = od_pack_layer_sizes(o->pack),
+					  .n_moe = od_pack_config(o->pack)->n_moe,
+					  .together = o->together,
+					  .limit_bytes = o->slots_bytes + o->cache_bytes };
+
+	memcpy(bo.bytes, o->sizes->buf_bytes, sizeof(bo.bytes));
+	return od_expert_bufs_new(&r->bufs, &bo, err);
+}
+
 static int make_schedule(struct od_residency *r, struct od_err *err)
 {
 	const struct od_residency_opts *o = &r->o;
 	const struct od_config *cfg = od_pack_config(o->pack);
-	const struct od_pack_expert *x = od_pack_expert(o->pack, 0, 0);
-	struct od_schedule_opts so = { .n_moe = cfg->n_moe,
-				       .n_experts = cfg->n_experts,
-				       .n_slices = od_slices(x->n_shards),
-				       .n_slots = o->n_slots,
-				       .slot_bytes = o->sizes->slot_bytes,
-				       .slots_bytes = o->slots_bytes,
-				       .bufs = r->bufs,
-				       .cache = r->cache,
-				       .max_pinned = most_pinned(o),
-				       .n_stages = od_loader_stages(o->n_readers, o->n_inflaters),
-				       .n_readers = o->n_readers,
-				       .n_inflaters = o->n_inflaters,
-				       .expert_bytes = od_pack_expert_stored_bytes(o->pack) };
+	const struct od_schedule_opts so = { .n_moe = cfg->n_moe,
+					     .n_experts = cfg->n_experts,
+					     .n_slices = od_slices(od_pack_expert(o->pack, 0, 0)->n_shards),
+					     .n_slots = o->n_slots,
+					     .slot_bytes = o->sizes->slot_bytes,
+					     .slots_bytes = o->slots_bytes,
+					     .bufs = r->bufs,
+					     .cache = r->cache,
+					     .max_pinned = most_kept(o),
+					     .n_stages = od_loader_stages(o->n_readers, o->n_inflaters) };
 
-	for (uint32_t i = 0; i < x->n_shards; i++)
-		so.sm_bytes += x->shard[i].sm.stored_bytes;
 	return od_schedule_new(&r->schedule, &so, err);
 }
 
@@ -134,16 +105,10 @@ int od_residency_new(struct od_residency **out, const struct od_residency_opts *
 	if (r == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "store of experts");
 	r->o = *o;
-	r->plan = (struct od_cache_planner_opts){ .pack = o->pack,
-						  .slot = o->sizes->slot,
-						  .n_slots = o->n_slots,
-						  .n_experts = cfg->n_experts,
-						  .policy = o->policy,
-						  .layer = o->sizes->layer,
-						  .budget_bytes = o->cache_bytes };
 	rc = make_bufs(r, err);
 	if (rc == OD_OK && o->cache_bytes > 0)
-		rc = od_expert_cache_new(&r->cache, cfg->n_moe, cfg->n_experts, r->bufs, err);
+		rc = od_expert_cache_new(&r->cache, cfg->n_moe, cfg->n_experts, o->sizes->slot_bytes, o->cache_bytes,
+					 err);
 	if (rc == OD_OK)
 		rc = make_schedule(r, err);
 	if (rc != OD_OK) {
@@ -170,7 +135,7 @@ int od_residency_choose_read_mode(struct od_residency *r, enum od_read_mode aske
 
 	od_expert_bufs_fill(r->bufs, m, &mem);
 	rc = od_read_mode_choose(direct, &o, err);
-	od_expert_bufs_put(r->bufs, m, &mem, ~0u);
+	od_expert_bufs_put(r->bufs, m, &mem);
 	if (rc == OD_OK && (*direct || asked != OD_READ_DIRECT))
 		od_log(OD_LOG_INFO, "experts are read %s the page cache", *direct ? "past" : "through");
 	return rc;
@@ -181,7 +146,6 @@ int od_residency_start(struct od_residency *r, const struct od_residency_calls *
 	const struct od_loader_opts lo = { .pack = r->o.pack,
 					   .device = r->o.device,
 					   .form = r->o.form,
-					   .slot = r->o.sizes->slot,
 					   .schedule = r->schedule,
 					   .n_readers = r->o.n_readers,
 					   .n_inflaters = r->o.n_inflaters,
@@ -191,12 +155,8 @@ int od_residency_start(struct od_residency *r, const struct od_residency_calls *
 					   .missed_arg = calls->missed_arg,
 					   .wake = calls->wake,
 					   .wake_arg = calls->wake_arg };
-	int rc = od_loaders_start(&r->loaders, &lo, err);
 
-	if (rc != OD_OK || r->cache == NULL)
-		return rc;
-	r->plan.schedule = r->schedule;
-	return od_cache_planner_start(&r->planner, &r->plan, err);
+	return od_loaders_start(&r->loaders, &lo, err);
 }
 
 void od_residency_stop(struct od_residency *r)
@@ -206,9 +166,7 @@ void od_residency_stop(struct od_residency *r)
 	if (r->schedule != NULL)
 		od_schedule_stop(r->schedule);
 	od_loaders_stop(r->loaders);
-	od_cache_planner_stop(r->planner);
 	r->loaders = NULL;
-	r->planner = NULL;
 }
 
 void od_residency_free(struct od_residency *r)
@@ -227,7 +185,7 @@ void od_residency_set_cache(struct od_residency *r, uint64_t cache_bytes)
 	const uint64_t bytes = cache_bytes < r->o.cache_bytes ? cache_bytes : r->o.cache_bytes;
 
 	od_schedule_set_budget(r->schedule, bytes);
-	od_expert_bufs_set_limit(r->bufs, limit_of(&r->o, bytes));
+	od_expert_bufs_set_limit(r->bufs, r->o.slots_bytes + bytes);
 }
 
 struct od_schedule *od_residency_schedule(const struct od_residency *r)

@@ -1,5 +1,5 @@
 /* residency.h - a store of experts that are loaded when they are wanted: slots, a cache of experts, the schedule over
- * both, and the threads that load (ZipMoE, arXiv 2601.21198, section 3; OD-MoE, arXiv 2512.03927, section 3.2).
+ * both, and the threads that load (OD-MoE, arXiv 2512.03927, section 3.2; ZipMoE, arXiv 2601.21198, section 3).
  *
  * Its owner asks through the schedule (schedule.h): od-worker for od-main, over the network, and od-main for itself.
  * Thread: the owner's, except that the schedule is for any. Owner: od_residency_new's caller; pack and device are
@@ -7,7 +7,6 @@
 #ifndef OD_RESIDENCY_RESIDENCY_H
 #define OD_RESIDENCY_RESIDENCY_H
 
-#include "common/cache/pool_policy.h"
 #include "common/pack/load/expert_form.h"
 #include "common/residency/expert_bufs.h"
 #include "common/residency/loader.h"
@@ -16,19 +15,15 @@
 
 /* Memory of a pack's experts on a device. */
 struct od_residency_sizes {
-	struct od_cache_sizes *layer; /* [n_moe]: an expert of the layer in each cache state; F is also a slot */
-	uint64_t *slot_bytes; /* [n_moe]: the same as layer[m].bytes[OD_CACHE_F] */
+	uint64_t *slot_bytes; /* [n_moe]: an expert of the layer */
 	uint64_t most_bytes, least_bytes; /* the largest and the smallest of these */
 	uint32_t largest; /* a layer with the largest */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS]; /* one buffer of each kind */
-	unsigned slot; /* the buffers of a slot: a set of 1 << enum od_expert_buf */
-	uint64_t kept_bytes; /* buffers in a slot that only a cache needs; not in slot_bytes */
 };
 
-/* has_cache: a slot then holds chunks, too, if the cache has pools of them. *s is all zero unless OD_OK. */
+/* *s is all zero unless OD_OK. */
 OD_MUST_CHECK int od_residency_measure(struct od_residency_sizes *s, const struct od_pack *pack,
-				       const struct od_device *d, enum od_form form, bool has_cache,
-				       struct od_err *err);
+				       const struct od_device *d, enum od_form form, struct od_err *err);
 void od_residency_sizes_fini(struct od_residency_sizes *s); /* all zero is fine */
 
 /* Enough for a disk that wants several requests at once; a second costs nothing where the first suffices. */
@@ -42,15 +37,13 @@ struct od_residency_opts {
 	const struct od_residency_sizes *sizes; /* borrowed */
 	unsigned n_slots; /* and these limits: */
 	uint64_t slots_bytes; /* at least sizes->most_bytes */
-	uint64_t cache_bytes; /* cached data outside the n_slots slots; 0: no cache */
-	enum od_cache_policy policy;
+	uint64_t cache_bytes; /* kept experts beside the n_slots slots; 0: no cache */
 	unsigned n_readers, n_inflaters;
 	bool together; /* as in od_expert_bufs_opts */
 };
 
 struct od_residency;
 
-/* Makes the slots' buffers; the cache's follow with its plans. */
 OD_MUST_CHECK int od_residency_new(struct od_residency **out, const struct od_residency_opts *o, struct od_err *err);
 void od_residency_free(struct od_residency *r); /* stops the threads if they run; NULL ok */
 
@@ -69,15 +62,14 @@ struct od_residency_calls {
 	void *wake_arg;
 };
 
-/* Starts the threads that load, and the cache's planner. Once. */
+/* Starts the threads that load. Once. */
 OD_MUST_CHECK int od_residency_start(struct od_residency *r, const struct od_residency_calls *calls,
 				     struct od_err *err);
 
 /* Stops and joins them: nothing is called any more. NULL ok. */
 void od_residency_stop(struct od_residency *r);
 
-/* LRU and LFU: keeps so many bytes of experts from now on, at most as many as cache_bytes of the options. Any
- * thread. */
+/* Keeps so many bytes of experts from now on, at most as many as cache_bytes of the options. Any thread. */
 void od_residency_set_cache(struct od_residency *r, uint64_t cache_bytes);
 
 struct od_schedule *od_residency_schedule(const struct od_residency *r); /* NULL: r is */

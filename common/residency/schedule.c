@@ -1,5 +1,5 @@
 /* schedule.c - everything under one lock. In this order: entries and slots, who gets which slot, what main asks for,
- * the engine, loads, the cache and its planner. */
+ * the engine, loads, the cache. */
 #include "common/residency/schedule.h"
 
 #include "common/base/clock.h"
@@ -49,8 +49,6 @@ struct slot {
 	struct od_expert_mem mem;
 	bool pinned; /* resident, and the cache wants it to stay */
 	bool prompt; /* loaded for one */
-	unsigned valid; /* set of buffers that were read and checked */
-	unsigned read; /* set of OD_SET_STORED that its load reads */
 	uint32_t next_slice, n_finished;
 	unsigned n_users; /* readers, inflaters and the engine: it becomes free when the last one has left */
 	bool used, reported; /* a RUN was computed with it; a RUN was given its load's figures */
@@ -67,7 +65,6 @@ struct slot_use {
 struct od_schedule {
 	pthread_mutex_t lock;
 	pthread_cond_t to_read, to_finish; /* there may be a slice to read, or to finish; or stop */
-	pthread_cond_t to_plan; /* there may be a plan to make, or a slot has become free; or stop */
 	pthread_cond_t cancelled; /* a load has been cancelled; or stop */
 	bool stop;
 	struct od_schedule_opts opts;
@@ -87,11 +84,8 @@ struct od_schedule {
 	struct slot_list free_slots, busy;
 	struct slot_use in_use; /* busy ones; more than the limits when one that is asked for is no longer pinned */
 	struct slot_use draining; /* draining ones among these */
-	uint64_t n_freed; /* slots, ever */
 	uint64_t round;
 	struct od_load_stages stages;
-
-	uint16_t *visit; /* [n_experts], scratch */
 };
 
 static struct schedule_expert *expert_at(struct od_schedule *s, uint32_t m, uint32_t expert)
@@ -209,20 +203,18 @@ static void free_slot(struct od_schedule *s, struct slot *slot)
 	if (slot->state == OD_SLOT_DRAINING)
 		s->draining = minus(s->draining, one_of(s, slot->m));
 	if (expert_in(s, slot)->slot == 0) /* else it is being loaded elsewhere by now */
-		od_expert_cache_offer(s->opts.cache, slot->m, slot->expert, &slot->mem, slot->valid);
-	od_expert_bufs_put(s->opts.bufs, slot->m, &slot->mem, ~0u); /* the buffers that the cache has not taken */
+		od_expert_cache_forget(s->opts.cache, slot->m, slot->expert);
+	od_expert_bufs_put(s->opts.bufs, slot->m, &slot->mem);
 	make_idle(s, slot);
 	*slot = (struct slot){ .state = OD_SLOT_FREE };
 	TAILQ_INSERT_HEAD(&s->free_slots, slot, link);
-	s->n_freed++;
-	pthread_cond_signal(&s->to_plan);
 }
 
 /* A load that no RUN has used. */
 static void count_eviction(uint64_t *c, const struct slot *slot)
 {
-	const bool cancelled = slot->state == OD_SLOT_LOADING && slot->next_slice > 0 && slot->read != 0;
-	const bool unused = slot->state == OD_SLOT_RESIDENT && !slot->used && slot->read != 0;
+	const bool cancelled = slot->state == OD_SLOT_LOADING && slot->next_slice > 0;
+	const bool unused = slot->state == OD_SLOT_RESIDENT && !slot->used;
 
 	c[OD_C_CANCELLED_LOADS] += cancelled;
 	c[OD_C_UNUSED_LOADS] += unused;
@@ -235,7 +227,7 @@ static void evict(struct od_schedule *s, struct slot *slot)
 	if (slot->state == OD_SLOT_LOADING)
 		pthread_cond_broadcast(&s->cancelled);
 	count_eviction(s->figures.c, slot); /* it looks at the state, which changes below */
-	expert_in(s, slot)->slot = 0; /* free_slot() offers the cache only buffers of an expert without a slot */
+	expert_in(s, slot)->slot = 0; /* free_slot() tells the cache only of an expert without a slot */
 	if (od_load_stages_drop(&s->stages, number_of(s, slot))) {
 		pthread_cond_broadcast(&s->to_read);
 		pthread_cond_broadcast(&s->to_finish);
@@ -249,23 +241,13 @@ static void evict(struct od_schedule *s, struct slot *slot)
 	s->draining = plus(s->draining, one_of(s, slot->m));
 }
 
-/* Plain weights are pinned without what they were made from. */
-static void pin(struct od_schedule *s, struct slot *slot)
-{
-	if (slot->mem.at[OD_BUF_PLAIN].buf != NULL)
-		od_expert_bufs_put(s->opts.bufs, slot->m, &slot->mem, OD_SET_STORED);
-	if (slot->pinned)
-		return;
-	slot->pinned = true;
-	make_idle(s, slot);
-}
-
 /* After a change of who asks for its expert, or of how the cache wants to keep it: pinned, evicted, or neither. */
 static void update_slot(struct od_schedule *s, struct slot *slot)
 {
-	if (slot->state == OD_SLOT_RESIDENT &&
-	    od_expert_cache_look(s->opts.cache, slot->m, slot->expert) == OD_CACHE_F) {
-		pin(s, slot);
+	if (slot->state == OD_SLOT_RESIDENT && od_expert_cache_keeps(s->opts.cache, slot->m, slot->expert)) {
+		if (!slot->pinned)
+			make_idle(s, slot);
+		slot->pinned = true;
 		return;
 	}
 	/* It is among the busy ones again before evict(), which takes it from there. */
@@ -452,12 +434,9 @@ static void begin_load(struct od_schedule *s, struct schedule_entry *e)
 	make_busy(s, slot);
 	slot->expert = e->expert;
 	slot->prompt = e->prompt;
-	slot->valid = od_expert_cache_take(s->opts.cache, e->m, e->expert, &slot->mem);
-	slot->read = OD_SET_STORED & ~slot->valid;
-	od_expert_bufs_fill(s->opts.bufs, slot->m,
-			    &slot->mem); /* after the cache: only buffers that are missing are taken */
+	od_expert_bufs_fill(s->opts.bufs, slot->m, &slot->mem);
 	expert_of(s, e)->slot = (uint32_t)number_of(s, slot) + 1;
-	pthread_cond_broadcast(slot->read != 0 ? &s->to_read : &s->to_finish);
+	pthread_cond_broadcast(&s->to_read);
 }
 
 /* One entry without a slot gets one, or the promise of what drains. promised: in this round. False: there is nothing
@@ -505,11 +484,10 @@ static void give_slots(struct od_schedule *s)
 }
 
 /* Applies the cache's decisions about experts that are in slots. */
-static void apply_changes(struct od_schedule *s, struct od_cache_changes changes)
+static void apply_changes(struct od_schedule *s, struct od_expert_changes changes)
 {
 	for (size_t i = 0; i < changes.n; i++) {
-		const struct schedule_expert *x = expert_at(s, od_expert_cache_layer(s->opts.cache, &changes.change[i]),
-							    changes.change[i].expert);
+		const struct schedule_expert *x = expert_at(s, changes.change[i].m, changes.change[i].expert);
 
 		if (x->slot != 0)
 			update_slot(s, &s->slot[x->slot - 1]);
@@ -528,7 +506,7 @@ static bool report_uses(struct od_schedule *s)
 			continue;
 		e->use_to_report = false;
 		any = true;
-		apply_changes(s, od_expert_cache_use(s->opts.cache, e->m, e->expert));
+		apply_changes(s, od_expert_cache_use(s->opts.cache, e->step, e->m, e->expert));
 	}
 	return any;
 }
@@ -570,6 +548,7 @@ void od_schedule_begin(struct od_schedule *s, uint64_t session)
 {
 	pthread_mutex_lock(&s->lock);
 	drop_session(s);
+	od_expert_cache_new_session(s->opts.cache);
 	s->session = session;
 	pthread_mutex_unlock(&s->lock);
 }
@@ -687,35 +666,25 @@ static void run_one(struct od_schedule *s, uint64_t step, uint32_t m, struct od_
 		e->rank = item->rank;
 		put_in_order(s, e);
 	}
+	item->rank = e->rank; /* an earlier RUN's, if that still waits */
 	item->step = step;
 	item->m = m;
 	item->code = OD_OK;
 	item->ready = is_in_state(s, m, item->expert, OD_SLOT_RESIDENT);
-	item->cached = od_expert_cache_look(s->opts.cache, m, item->expert);
+	item->kept = od_expert_cache_keeps(s->opts.cache, m, item->expert);
 	item->slot = -1;
 	item->load_ns = item->loaded_bytes = 0;
 	TAILQ_INSERT_TAIL(&e->items, item, link);
 	s->n_items++;
 }
 
-/* Bytes that a load of the expert reads now. */
-static uint64_t bytes_to_read(struct od_schedule *s, uint32_t m, uint32_t expert)
-{
-	const unsigned has = od_expert_cache_has(s->opts.cache, m, expert);
-
-	if (is_in_state(s, m, expert, OD_SLOT_RESIDENT))
-		return 0;
-	return (has & OD_SET_SM ? 0 : s->opts.sm_bytes) +
-	       (has & OD_SET_E ? 0 : s->opts.expert_bytes - s->opts.sm_bytes);
-}
-
-/* Experts that need no load go first, then short loads, so that runs begin early; among equal loads the one with the
- * most rows, so that the run after the last load is short. */
+/* Experts that need no load go first, so that runs begin early; then those with the most rows, so that the run after
+ * the last load is short. */
 static void order_items(struct od_schedule *s, uint32_t m, struct od_schedule_item *item, size_t n)
 {
 	struct {
-		uint64_t bytes;
 		uint32_t rank;
+		bool resident;
 	} of[MAX_ORDERED];
 
 	if (n > MAX_ORDERED)
@@ -723,34 +692,22 @@ static void order_items(struct od_schedule *s, uint32_t m, struct od_schedule_it
 	for (size_t i = 0; i < n; i++) {
 		if (i > 0 && item[i].rank < item[i - 1].rank)
 			return; /* od-main's ranks rise */
-		of[i].bytes = bytes_to_read(s, m, item[i].expert);
+		of[i].resident = is_in_state(s, m, item[i].expert, OD_SLOT_RESIDENT);
 		of[i].rank = item[i].rank;
 	}
 	for (size_t i = 0; i < n; i++) {
 		size_t before = 0;
 
 		for (size_t j = 0; j < n; j++) {
-			if (of[j].bytes != of[i].bytes)
-				before += of[j].bytes < of[i].bytes;
-			else if (of[i].bytes > 0 && item[j].n_rows != item[i].n_rows)
+			if (of[j].resident != of[i].resident)
+				before += of[j].resident;
+			else if (!of[i].resident && item[j].n_rows != item[i].n_rows)
 				before += item[j].n_rows > item[i].n_rows;
 			else
 				before += j < i;
 		}
 		item[i].rank = of[before].rank;
 	}
-}
-
-/* For the cache's plan. */
-static void note_visit(struct od_schedule *s, uint32_t m, const struct od_schedule_item *item, size_t n)
-{
-	if (s->opts.cache == NULL || item[0].prompt)
-		return;
-	for (size_t i = 0; i < n; i++)
-		s->visit[i] = (uint16_t)item[i].expert;
-	od_expert_cache_visit(s->opts.cache, m, s->visit, n);
-	if (od_expert_cache_plan_is_due(s->opts.cache))
-		pthread_cond_signal(&s->to_plan);
 }
 
 int od_schedule_run(struct od_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
@@ -765,7 +722,6 @@ int od_schedule_run(struct od_schedule *s, uint64_t session, uint64_t step, uint
 		rc = OD_ERR_BUSY;
 	if (rc == OD_OK) {
 		order_items(s, m, item, n);
-		note_visit(s, m, item, n);
 		for (size_t i = 0; i < n; i++)
 			run_one(s, step, m, &item[i]);
 		/* The RUN has taken over its WANTs' entries, so closing does not evict what it needs. */
@@ -913,19 +869,13 @@ void od_schedule_tick(struct od_schedule *s)
 
 /* ---- Loads ---- */
 
-/* All of the expert is here already, and a slice of it can be finished at once. */
-static bool needs_no_read(const struct od_schedule *s, const struct slot *slot)
-{
-	return slot->read == 0 && slot->next_slice < s->opts.n_slices && s->stages.n_free > 0;
-}
-
 static bool has_job(const struct od_schedule *s, const struct slot *slot, enum od_load_kind kind)
 {
 	if (slot->state != OD_SLOT_LOADING)
 		return false;
 	if (kind == OD_LOAD_READ)
-		return slot->read != 0 && slot->next_slice < s->opts.n_slices && s->stages.n_free > 0;
-	return needs_no_read(s, slot) || od_load_stages_read(&s->stages, number_of(s, slot)) >= 0;
+		return slot->next_slice < s->opts.n_slices && s->stages.n_free > 0;
+	return od_load_stages_read(&s->stages, number_of(s, slot)) >= 0;
 }
 
 /* The most urgent load that has a job of this kind; NULL: none. */
@@ -979,8 +929,7 @@ static void begin_job(struct od_schedule *s, struct slot *slot, enum od_load_kin
 				     .slot = number_of(s, slot),
 				     .begin_ns = s->opts.now_ns(),
 				     .stage = stage,
-				     .mem = slot->mem,
-				     .read = slot->read };
+				     .mem = slot->mem };
 	slot->n_users++;
 }
 
@@ -1004,8 +953,7 @@ bool od_schedule_next_finish(struct od_schedule *s, struct od_load_job *job, boo
 	pthread_mutex_lock(&s->lock);
 	slot = wait_for_load(s, OD_LOAD_FINISH, wait);
 	if (slot != NULL) {
-		stage = slot->read == 0 ? begin_slice(s, slot) :
-					  (unsigned)od_load_stages_read(&s->stages, number_of(s, slot));
+		stage = (unsigned)od_load_stages_read(&s->stages, number_of(s, slot));
 		s->stages.at[stage].state = OD_STAGE_FINISHING;
 		begin_job(s, slot, OD_LOAD_FINISH, stage, job);
 	}
@@ -1031,12 +979,9 @@ static void slice_is_finished(struct od_schedule *s, struct slot *slot)
 	if (++slot->n_finished < s->opts.n_slices)
 		return;
 	slot->state = OD_SLOT_RESIDENT;
-	slot->valid = ~0u; /* before update_slot(), which may evict it: then the cache is offered all */
 	slot->load_ns = s->opts.now_ns() - slot->begin_ns;
-	if (slot->read != 0) {
-		s->figures.c[OD_C_LOADS]++;
-		s->figures.c[OD_C_LOAD_NS] += slot->load_ns;
-	}
+	s->figures.c[OD_C_LOADS]++;
+	s->figures.c[OD_C_LOAD_NS] += slot->load_ns;
 	update_slot(s, slot);
 }
 
@@ -1049,7 +994,6 @@ static void leave_stage(struct od_schedule *s, const struct od_load_job *job, bo
 	} else {
 		od_load_stages_leave(&s->stages, job->stage);
 		pthread_cond_signal(&s->to_read);
-		pthread_cond_signal(&s->to_finish); /* a slice that needs no reading also needs a stage */
 	}
 }
 
@@ -1110,11 +1054,10 @@ void od_schedule_stop(struct od_schedule *s)
 	pthread_cond_broadcast(&s->cancelled);
 	pthread_cond_broadcast(&s->to_read);
 	pthread_cond_broadcast(&s->to_finish);
-	pthread_cond_broadcast(&s->to_plan);
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- The cache and its planner ---- */
+/* ---- The cache ---- */
 
 void od_schedule_place(struct od_schedule *s, const struct od_share *share)
 {
@@ -1126,19 +1069,8 @@ void od_schedule_place(struct od_schedule *s, const struct od_share *share)
 				update_slot(s, &s->slot[i]);
 		}
 		assign_slots(s);
-		pthread_cond_signal(&s->to_plan);
 	}
 	pthread_mutex_unlock(&s->lock);
-}
-
-bool od_schedule_plan_is_due(struct od_schedule *s)
-{
-	bool due;
-
-	pthread_mutex_lock(&s->lock);
-	due = od_expert_cache_plan_is_due(s->opts.cache);
-	pthread_mutex_unlock(&s->lock);
-	return due;
 }
 
 bool od_schedule_all_pinned(struct od_schedule *s, struct od_expert_mem *mem)
@@ -1159,51 +1091,6 @@ bool od_schedule_all_pinned(struct od_schedule *s, struct od_expert_mem *mem)
 	return n_pinned == n;
 }
 
-bool od_schedule_next_plan(struct od_schedule *s, struct od_expert_cache_uses *u)
-{
-	bool go_on;
-
-	pthread_mutex_lock(&s->lock);
-	while (!s->stop && !od_expert_cache_plan_is_due(s->opts.cache))
-		pthread_cond_wait(&s->to_plan, &s->lock);
-	go_on = !s->stop;
-	if (go_on)
-		od_expert_cache_uses(s->opts.cache, u);
-	pthread_mutex_unlock(&s->lock);
-	return go_on;
-}
-
-bool od_schedule_wait_free(struct od_schedule *s, uint64_t *seen)
-{
-	bool go_on;
-
-	pthread_mutex_lock(&s->lock);
-	while (!s->stop && s->n_freed == *seen)
-		pthread_cond_wait(&s->to_plan, &s->lock);
-	*seen = s->n_freed;
-	go_on = !s->stop;
-	pthread_mutex_unlock(&s->lock);
-	return go_on;
-}
-
-bool od_schedule_begin_cache(struct od_schedule *s, uint64_t place, struct od_cache *policy)
-{
-	bool good;
-
-	pthread_mutex_lock(&s->lock);
-	good = od_expert_cache_begin(s->opts.cache, place, policy);
-	pthread_mutex_unlock(&s->lock);
-	return good;
-}
-
-void od_schedule_set_plan(struct od_schedule *s, uint64_t place, const struct od_cache_plan *plan)
-{
-	pthread_mutex_lock(&s->lock);
-	apply_changes(s, od_expert_cache_set_plan(s->opts.cache, place, plan));
-	assign_slots(s);
-	pthread_mutex_unlock(&s->lock);
-}
-
 void od_schedule_set_budget(struct od_schedule *s, uint64_t budget_bytes)
 {
 	pthread_mutex_lock(&s->lock);
@@ -1212,7 +1099,7 @@ void od_schedule_set_budget(struct od_schedule *s, uint64_t budget_bytes)
 	pthread_mutex_unlock(&s->lock);
 }
 
-bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *states)
+bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *kept)
 {
 	uint64_t changes;
 	bool changed;
@@ -1223,8 +1110,8 @@ bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *states)
 	if (changed)
 		for (uint32_t m = 0; m < s->opts.n_moe; m++) {
 			for (uint32_t expert = 0; expert < s->opts.n_experts; expert++)
-				states[(size_t)m * s->opts.n_experts + expert] =
-					(uint8_t)od_expert_cache_look(s->opts.cache, m, expert);
+				kept[(size_t)m * s->opts.n_experts + expert] =
+					od_expert_cache_keeps(s->opts.cache, m, expert);
 		}
 	pthread_mutex_unlock(&s->lock);
 	*seen = changes;
@@ -1243,24 +1130,6 @@ void od_schedule_figures(struct od_schedule *s, struct od_load_figures *f)
 	TAILQ_FOREACH(slot, &s->busy, link)
 	f->busy = f->busy || slot->state == OD_SLOT_LOADING;
 	pthread_mutex_unlock(&s->lock);
-}
-
-bool od_schedule_costs(struct od_schedule *s, struct od_expert_costs *c)
-{
-	const struct od_schedule_opts *o = &s->opts;
-	const uint64_t *f = s->figures.c;
-	bool known;
-
-	*c = (struct od_expert_costs){ .n_inflaters = o->n_inflaters };
-	pthread_mutex_lock(&s->lock);
-	known = o->n_readers > 0 && o->n_inflaters > 0 && f[OD_C_LOADED_BYTES] > 0 && f[OD_C_FINISHES] > 0;
-	if (known) {
-		c->read_ns = (uint64_t)((double)f[OD_C_READ_NS] / (double)f[OD_C_LOADED_BYTES] *
-					(double)o->expert_bytes / o->n_readers);
-		c->finish_ns = f[OD_C_FINISH_NS] / f[OD_C_FINISHES] * o->n_slices;
-	}
-	pthread_mutex_unlock(&s->lock);
-	return known;
 }
 
 struct od_slot_view od_schedule_look(struct od_schedule *s, unsigned slot)
@@ -1299,11 +1168,10 @@ static int make_tables(struct od_schedule *s, struct od_err *err)
 
 	s->n_table = o->n_slots + o->max_pinned;
 	s->slot = calloc(s->n_table, sizeof(*s->slot));
-	s->visit = calloc(o->n_experts, sizeof(*s->visit));
 	s->marks = od_step_marks_new(o->n_moe);
 	s->expert = od_alloc_array((size_t)o->n_moe * o->n_experts, sizeof(*s->expert));
 	s->pool = od_alloc_array(OD_MAX_ENTRIES, sizeof(*s->pool));
-	if (s->slot == NULL || s->visit == NULL || s->marks == NULL || s->expert == NULL || s->pool == NULL)
+	if (s->slot == NULL || s->marks == NULL || s->expert == NULL || s->pool == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "schedule of %u layers of %u experts", o->n_moe, o->n_experts);
 	for (unsigned i = 0; i < s->n_table; i++)
 		TAILQ_INSERT_TAIL(&s->free_slots, &s->slot[i], link);
@@ -1315,7 +1183,6 @@ static void init_lock(struct od_schedule *s)
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->to_read, NULL);
 	pthread_cond_init(&s->to_finish, NULL);
-	pthread_cond_init(&s->to_plan, NULL);
 	od_timed_cond_init(&s->cancelled);
 }
 
@@ -1369,13 +1236,11 @@ void od_schedule_free(struct od_schedule *s)
 	if (s == NULL)
 		return;
 	free(s->slot);
-	free(s->visit);
 	od_step_marks_free(s->marks);
 	od_free(s->expert);
 	od_free(s->pool);
 	pthread_cond_destroy(&s->to_read);
 	pthread_cond_destroy(&s->to_finish);
-	pthread_cond_destroy(&s->to_plan);
 	pthread_cond_destroy(&s->cancelled);
 	pthread_mutex_destroy(&s->lock);
 	free(s);

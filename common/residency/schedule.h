@@ -12,17 +12,15 @@
  * not fit all the same. The largest expert fits when all other slots are free. So some RUN always makes progress, even
  * with one slot.
  *
- * A load takes the cached buffers of its expert (expert_cache.h) and reads the rest. When the slot becomes free, its
- * buffers are offered to the cache. A use is recorded in the cache when the RUN has a slot, once per (step, m). Experts
- * that the cache keeps in state F stay pinned in their slots.
+ * A use is recorded in the cache (expert_cache.h) when the RUN has a slot, once per (step, m). Experts that the cache
+ * keeps stay pinned in their slots.
  *
  * A load consists of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each slice is read, then finished. A slice that has
  * been read waits in a stage (load_stages.h), so that reading and inflating overlap. Readers and inflaters take jobs of
  * the most urgent load first, in the order of its slices.
  *
  * Thread: any, unless stated otherwise (a monitor; no I/O and no callback under its lock). The loop thread adds WANT,
- * CLOSE and session ends; the engine thread adds RUNs and takes items; readers and inflaters take jobs; the cache
- * planner plans.
+ * CLOSE and session ends; the engine thread adds RUNs and takes items; readers and inflaters take jobs.
  * Owner: the engine owns items; they must stay in place from od_schedule_run until they are taken and, if they are to
  * be computed, done. */
 #ifndef OD_RESIDENCY_SCHEDULE_H
@@ -35,19 +33,13 @@
 
 #include "common/base/counters.h"
 #include "common/pack/load/expert_form.h"
+#include "common/residency/expert_bufs.h"
 #include "common/residency/expert_cache.h"
 
 #define OD_MAX_SLOTS 64
 #define OD_MAX_ENTRIES 65536u /* WANTs beyond are dropped, RUNs beyond are answered OD_ERR_BUSY */
 
 struct od_schedule;
-
-/* Load costs of an uncached expert: read_ns with all readers working on it, finish_ns on one inflater for all
- * slices. */
-struct od_expert_costs {
-	uint64_t read_ns, finish_ns;
-	unsigned n_inflaters;
-};
 
 struct od_schedule_opts {
 	uint32_t n_moe, n_experts; /* MoE layers; experts of a layer */
@@ -57,12 +49,10 @@ struct od_schedule_opts {
 	 * n_slots alone limits them. Borrowed */
 	const uint64_t *slot_bytes;
 	uint64_t slots_bytes;
-	struct od_expert_bufs *bufs; /* buffers for n_slots slots and for the cache; NULL: slots have no memory */
+	struct od_expert_bufs *bufs; /* buffers for all slots; NULL: slots have no memory */
 	struct od_expert_cache *cache; /* NULL: none */
 	uint32_t max_pinned; /* limit of slots that the cache pins */
 	unsigned n_stages; /* at most OD_MAX_LOAD_STAGES */
-	unsigned n_readers, n_inflaters; /* for od_schedule_costs */
-	uint64_t expert_bytes, sm_bytes; /* stored bytes of an expert; of its SM-chunks */
 	uint64_t (*now_ns)(void); /* NULL: od_now_ns; for tests */
 };
 
@@ -78,7 +68,7 @@ struct od_schedule_item {
 	uint64_t step;
 	uint32_t m;
 	bool ready; /* resident when the RUN arrived */
-	enum od_cache_state cached; /* its cache state when the RUN arrived */
+	bool kept; /* the cache kept it when the RUN arrived */
 	int slot; /* code OD_OK: where it is resident */
 	struct od_expert_mem mem; /* code OD_OK: its memory there */
 	int code; /* OD_ERR_CANCELLED: the session has ended; send no answer */
@@ -98,8 +88,6 @@ struct od_load_job {
 	uint64_t begin_ns; /* when the job was taken */
 	unsigned stage; /* reserved for the slice from reading to finishing */
 	struct od_expert_mem mem;
-	/* set of OD_SET_STORED that this load reads; the other buffers in mem are complete and checked */
-	unsigned read;
 };
 
 struct od_load_figures {
@@ -156,33 +144,23 @@ OD_MUST_CHECK bool od_schedule_wait_cancelled(struct od_schedule *s, uint32_t m,
 /* Stops handing out jobs and wakes all waiting threads. */
 void od_schedule_stop(struct od_schedule *s);
 
-/* ---- The cache and its planner ---- */
+/* ---- The cache ---- */
 
 /* Sets the place in a cluster. If the group serves other layers now, the cache is emptied. */
 void od_schedule_place(struct od_schedule *s, const struct od_share *share);
-bool od_schedule_plan_is_due(struct od_schedule *s);
-/* Sleeps until a plan is due. False: stopped. */
-OD_MUST_CHECK bool od_schedule_next_plan(struct od_schedule *s, struct od_expert_cache_uses *u);
-/* Sleeps until a slot has become free since *seen (initially 0), and updates *seen. False: stopped. */
-OD_MUST_CHECK bool od_schedule_wait_free(struct od_schedule *s, uint64_t *seen);
-/* As od_expert_cache_begin and od_expert_cache_set_plan: installs a policy, a plan. */
-OD_MUST_CHECK bool od_schedule_begin_cache(struct od_schedule *s, uint64_t place, struct od_cache *policy);
-void od_schedule_set_plan(struct od_schedule *s, uint64_t place, const struct od_cache_plan *plan);
-/* LRU and LFU: another budget of the cache. */
+/* Another budget of the cache. */
 void od_schedule_set_budget(struct od_schedule *s, uint64_t budget_bytes);
-/* Fills states [n_moe][n_experts] with enum od_cache_state if any has changed since *seen, and updates *seen. False:
- * none has changed. */
-bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *states);
+/* Fills kept [n_moe][n_experts] with 0 or 1 if any has changed since *seen, and updates *seen. False: none has
+ * changed. */
+bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *kept);
 
-/* True: the cache pins every expert; fills mem [n_moe][n_experts]. They stay until the place, the policy's plan or the
- * budget changes. */
+/* True: the cache pins every expert; fills mem [n_moe][n_experts]. They stay until the place or the budget
+ * changes. */
 bool od_schedule_all_pinned(struct od_schedule *s, struct od_expert_mem *mem);
 
 /* ---- Statistics ---- */
 
 void od_schedule_figures(struct od_schedule *s, struct od_load_figures *f);
-/* Measured from loads. False: there has been none. */
-bool od_schedule_costs(struct od_schedule *s, struct od_expert_costs *c);
 
 /* DRAINING: evicted, but still in use by readers, inflaters or the engine. */
 enum od_slot_state { OD_SLOT_FREE, OD_SLOT_LOADING, OD_SLOT_RESIDENT, OD_SLOT_DRAINING };

@@ -2,7 +2,6 @@
 
 #include "common/base/log.h"
 #include "common/base/trace.h"
-#include "common/cache/cache_state.h"
 #include "main-node/cluster/cluster_figures.h"
 #include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/layer_pieces.h"
@@ -348,9 +347,6 @@ static bool was_ordered(struct service *s, const struct odm_piece *p)
 	       s->net.link[p->worker].member;
 }
 
-_Static_assert(OD_C_CACHE_HITS_E == OD_C_CACHE_HITS_F + OD_CACHE_E && OD_CACHE_E == 3,
-	       "hits are in the order of states");
-
 static void count_result(struct service *s, const struct odm_piece *p, const Od__ExpertResult *r)
 {
 	bool decode = in_decode(s);
@@ -363,8 +359,7 @@ static void count_result(struct service *s, const struct odm_piece *p, const Od_
 	c[OD_C_DECODE_LOADS] += decode && r->loaded_bytes > 0;
 	if (decode && s->net.view.worker[p->worker].cache) {
 		c[OD_C_CACHE_USES]++;
-		if (od_cache_from_wire(r->cached) != OD_CACHE_NONE)
-			c[OD_C_CACHE_HITS_F + od_cache_from_wire(r->cached)]++;
+		c[OD_C_CACHE_HITS] += r->cached == 1;
 	}
 	if (decode && r->loaded_bytes > 0)
 		odm_step_uses_loaded(&s->uses, s->call->m, p->expert);

@@ -1,7 +1,6 @@
 #include "main-node/cluster/members_internal.h"
 
 #include "common/base/timed_cond.h"
-#include "common/cache/cache_state.h"
 #include "main-node/cluster/members_look.h"
 
 #include <stdio.h>
@@ -151,7 +150,7 @@ void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, u
 		const size_t at = first + expert[i];
 		const bool holds = worker->spool ? (of->holds[at / 8] >> at % 8 & 1) != 0 : !is_damaged(of, worker, at);
 
-		cost[i] = holds ? odm_cost_of_state(od_cache_from_wire(of->cached[at])) : ODM_COST_LACKS;
+		cost[i] = !holds ? ODM_COST_LACKS : of->cached[at] == 1 ? 0 : ODM_COST_LOAD;
 	}
 	pthread_mutex_unlock(&ms->lock);
 }

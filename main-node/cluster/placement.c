@@ -7,14 +7,6 @@
 /* Experts of a group for each of its workers: as a rule there is a slot for each. */
 #define FEW_PER_WORKER 2
 
-uint8_t odm_cost_of_state(enum od_cache_state state)
-{
-	/* In the states' order: who has the SM bytes lacks the exponents. */
-	static const uint8_t cost[] = { 0, ODM_COST_INFLATE, ODM_COST_E, ODM_COST_SM, ODM_COST_LOAD };
-
-	return cost[state];
-}
-
 struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_moe)
 {
 	const uint32_t size = asked > 0 ? asked : top_k, few = FEW_PER_WORKER * (size < n_workers ? size : n_workers);

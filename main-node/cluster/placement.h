@@ -11,20 +11,15 @@
 
 #include <stddef.h>
 
-#include "common/cache/cache_state.h"
 #include "main-node/step/step.h"
 
-/* cost[n]: the cost for a worker to make each of expert[n] of layer m ready: a whole load, less what its cache has,
- * or ODM_COST_LACKS if it is not on its disk. For several experts at once, because it may take a lock. */
+/* cost[n]: the cost for a worker to make each of expert[n] of layer m ready: ODM_COST_LOAD, 0 if its cache has it, or
+ * ODM_COST_LACKS if it is not on its disk. For several experts at once, because it may take a lock. */
 typedef void odm_cost_fn(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost);
 #define ODM_COST_LOAD 64u
-#define ODM_COST_INFLATE 8u /* cached compressed: inflate only */
-#define ODM_COST_E 16u /* coded exponents: a quarter of the stored bytes of a BF16 expert */
-#define ODM_COST_SM 48u /* SM bytes: three quarters */
 #define ODM_COST_RUN 4u /* added per expert, to balance experts of equal load cost */
 #define ODM_COST_MANY_RUN 32u /* added where there are many experts, which have many rows */
 #define ODM_COST_LACKS UINT8_MAX
-uint8_t odm_cost_of_state(enum od_cache_state state); /* the cost of an expert in this cache state */
 
 struct odm_groups {
 	uint32_t n_workers, n_groups;

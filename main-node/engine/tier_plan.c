@@ -55,9 +55,9 @@ int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, cons
 	p->n_inflaters = cpus < OD_DEFAULT_INFLATERS ? cpus : OD_DEFAULT_INFLATERS;
 	p->limit_bytes = less(p->memory_bytes, odm_tier_plan_beside());
 	if (rc == OD_OK)
-		rc = od_residency_measure(&p->sizes, pack, d, form, false, err);
+		rc = od_residency_measure(&p->sizes, pack, d, form, err);
 	if (rc == OD_OK)
-		rc = od_loader_bytes(&p->load_bytes, pack, d, form, p->sizes.slot, p->n_readers, p->n_inflaters, err);
+		rc = od_loader_bytes(&p->load_bytes, pack, d, form, p->n_readers, p->n_inflaters, err);
 	return rc;
 }
 

@@ -379,9 +379,6 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	return OD_OK;
 }
 
-_Static_assert(OD_C_CACHE_HITS_E == OD_C_CACHE_HITS_F + OD_CACHE_E && OD_CACHE_E == 3,
-	       "hits are in the order of states");
-
 static void count_item(struct tiered *t, const struct od_schedule_item *item)
 {
 	const bool decode = in_decode(t);
@@ -394,8 +391,7 @@ static void count_item(struct tiered *t, const struct od_schedule_item *item)
 		return;
 	c[OD_C_DECODE_LOADS] += item->loaded_bytes > 0;
 	c[OD_C_CACHE_USES]++;
-	if (item->cached != OD_CACHE_NONE)
-		c[OD_C_CACHE_HITS_F + item->cached]++;
+	c[OD_C_CACHE_HITS] += item->kept;
 	if (item->loaded_bytes > 0 && counts_uses(t))
 		odm_step_uses_loaded(&t->uses, t->call->m, (uint16_t)item->expert);
 	c[OD_C_STALLS] += !item->ready;
@@ -761,7 +757,6 @@ static int open_store(struct tiered *t, struct od_err *err)
 					     .n_slots = d.n_slots,
 					     .slots_bytes = d.slots_bytes,
 					     .cache_bytes = d.cache_bytes,
-					     .policy = OD_CACHE_LFU,
 					     .together = true,
 					     .n_readers = p->n_readers,
 					     .n_inflaters = p->n_inflaters };

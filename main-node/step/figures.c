@@ -143,12 +143,8 @@ static void print_cluster(const struct odm_figures *f, FILE *out)
 
 	print_predictions(f, out);
 	if (c[OD_C_CACHE_USES] > 0)
-		fprintf(out,
-			"cache       %" PRIu64 " expert uses: %.1f%% kept full, %.1f%% compressed, %.1f%% as SM bytes, "
-			"%.1f%% as exponents\n",
-			c[OD_C_CACHE_USES], percent(f, OD_C_CACHE_HITS_F, OD_C_CACHE_USES),
-			percent(f, OD_C_CACHE_HITS_C, OD_C_CACHE_USES), percent(f, OD_C_CACHE_HITS_S, OD_C_CACHE_USES),
-			percent(f, OD_C_CACHE_HITS_E, OD_C_CACHE_USES));
+		fprintf(out, "cache       %" PRIu64 " expert uses, %.1f%% of them kept\n", c[OD_C_CACHE_USES],
+			percent(f, OD_C_CACHE_HITS, OD_C_CACHE_USES));
 	fprintf(out, "stalls      %" PRIu64 " of %" PRIu64 " expert uses waited for a load, %.3f s in all\n",
 		c[OD_C_STALLS], c[OD_C_EXPERT_USES], od_seconds(c[OD_C_STALL_NS]));
 	fprintf(out, "loaded      %s in %" PRIu64 " expert loads",

@@ -33,7 +33,6 @@ int od_bench_decode(int argc, char **argv, struct od_err *err);
 int od_bench_load(int argc, char **argv, struct od_err *err);
 int od_bench_residency(int argc, char **argv, struct od_err *err);
 int od_bench_cache(int argc, char **argv, struct od_err *err);
-int od_bench_cache_live(int argc, char **argv, struct od_err *err); /* its --live */
 int od_bench_cache_record(int argc, char **argv, struct od_err *err); /* its --record */
 int od_bench_tokenize(int argc, char **argv, struct od_err *err);
 int od_bench_wire(int argc, char **argv, struct od_err *err);

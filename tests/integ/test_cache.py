@@ -131,22 +131,29 @@ class Cache:
     def __init__(self, policy, places):
         self.policy, self.places = policy, places
         self.came, self.used, self.count, self.next = {}, {}, {}, {}
-        self.clock = 0
+        self.worth = {}  # lrfu: the number of uses, each halved in 32 steps, at the step of the last one
+        self.clock = self.time = self.step = 0
 
     def key(self, x):
         if self.policy == "belady":
             return -self.next[x],
+        if self.policy == "lrfu":
+            worth, when = self.worth[x]
+            return worth * 0.5 ** ((self.time - when) / 32), self.used[x]
         return {"fifo": (self.came.get(x),), "lru": (self.used[x],), "lfu": (self.count[x], self.used[x])}[self.policy]
 
-    def use(self, x, following):
+    def use(self, x, step, following):
         self.clock += 1
+        self.time, self.step = self.time + (step > self.step), step
+        worth, when = self.worth.get(x, (0, 0))
+        self.worth[x] = 1 + worth * 0.5 ** ((self.time - when) / 32), self.time
         self.count[x] = self.count.get(x, 0) + 1
         self.used[x], self.next[x] = self.clock, following
         if x in self.came or self.places == 0:
             return
         if len(self.came) == self.places:
             out = min(self.came, key=self.key)
-            if self.policy == "belady" and self.key(out) >= self.key(x):
+            if self.policy in ("belady", "lrfu") and self.key(out) >= self.key(x):
                 return
             del self.came[out]
         self.came[x] = self.clock
@@ -169,6 +176,7 @@ def replay(steps, policy, share, shared, workers=1, group_size=TOP_K, state="F",
     """(uses that read, uses, sum of makespans in units of a whole load, layers)"""
     groups = max(1, workers // min(group_size, workers))
     decodes = [(m, experts) for prompt, layers in steps if not prompt for m, experts in enumerate(layers)]
+    numbers = [n for n, (prompt, layers) in enumerate(steps, 1) if not prompt for _ in layers]
     places, caches = int(int(2.0 * share / 100 * WEIGHTS * LAYERS * EXPERTS / workers) // (size or STORED)), {}
     for w in range(workers):
         own = range(w % groups, LAYERS, groups)
@@ -188,7 +196,7 @@ def replay(steps, policy, share, shared, workers=1, group_size=TOP_K, state="F",
         loads, n_uses = loads + len(missed), n_uses + len(experts)
         spans += max(map(missed.count, missed), default=0)
         for e in experts:
-            caches[dealt[e], m].use((m, e), following[e] if known else None)
+            caches[dealt[e], m].use((m, e), numbers[i], following[e] if known else None)
     return loads, n_uses, spans, len(decodes)
 
 
@@ -208,9 +216,9 @@ def row(r, policy, share):
 def compare(steps, r, shared, workers, group_size):
     load_ms = WEIGHTS / 3.5e9 * 1e3 * (1 + (10.72 - 8) / 8)
     assert math.isclose(r["cold_makespan_ms"], cold_makespan(steps, workers, group_size) * load_ms, rel_tol=1e-6)
-    for policy in "fifo", "lru", "lfu", "belady":
+    for policy in "fifo", "lru", "lfu", "belady", "lrfu":
         for share in SHARES:
-            loads, uses, spans, layers = replay(steps, policy, share, shared or policy == "belady", workers, group_size)
+            loads, uses, spans, layers = replay(steps, policy, share, shared or policy in ("belady", "lrfu"), workers, group_size)
             got = row(r, policy, share)
             assert r["uses"] == uses
             # Reading alone counts here: two inflaters at 50 GB/s are never what is waited for.
@@ -289,7 +297,7 @@ def the_planner_expects_what_the_replay_finds():
         assert abs(rank["planned_makespan_ms"] / rank["worker_makespan_ms"] - 1) < 0.02, rank
         assert rank["makespan_ms"] < 1.01 * full["makespan_ms"]
         best = row(r, "belady", share)["missed_uses_percent"]
-        for policy in "rank F", "lfu", "lru", "marking", "fifo":
+        for policy in "lrfu", "rank F", "lfu", "lru", "marking", "fifo":
             assert best <= row(r, policy, share)["missed_uses_percent"], (policy, share)
     # Sets of experts that are not all of one size: what four rows need. Several workers are planned for as if experts were
     # dealt by homes; that they are dealt to who has them is better.

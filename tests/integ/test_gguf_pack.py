@@ -409,19 +409,14 @@ def drafts_change_nothing():
 
 @test
 def caches_change_nothing():
-    """With few slots, by each policy. A file's experts are kept in full; a pack's in the states that it has chunks for."""
+    """With few slots."""
     for model in (("qwen3_moe_plain", False), ("qwen3_moe_plain", True), ("gpt_oss_mxfp4", True)):
         for pack in path_of(model), pack_of(model):
-            for policy in "rank", "lru", "lfu":
-                for form in ("auto",) if pack == path_of(model) else ("auto", "bf16"):
-                    form_args = worker_args("--resident-form=" + form) if form != "auto" else []
-                    out = texts(pack, "--local", 2, "--draft", "off", *worker_args("--slots=2", "--cache-mib=1", "--cache-policy=" + policy),
-                                *form_args)
-                    assert core(out) == plain(model), (model, pack, policy, form)
-                    hits = sum(o["cache_hits_" + s] for o in out for s in "fcse")
-                    assert hits > 0, (model, pack, policy)
-                    if pack == path_of(model):
-                        assert hits == sum(o["cache_hits_f"] for o in out), out
+            for form in ("auto",) if pack == path_of(model) else ("auto", "bf16"):
+                form_args = worker_args("--resident-form=" + form) if form != "auto" else []
+                out = texts(pack, "--local", 2, "--draft", "off", *worker_args("--slots=2", "--cache-mib=1"), *form_args)
+                assert core(out) == plain(model), (model, pack, form)
+                assert sum(o["cache_hits"] for o in out) > 0, (model, pack)
 
 
 if __name__ == "__main__":

@@ -357,17 +357,14 @@ def slots_are_counted_in_bytes():
 @test
 def a_cache_is_counted_in_bytes():
     """A MiB holds 12 experts of the largest size, and 17 or so of the four layers."""
-    for policy in "rank", "lfu", "lru":
-        w = Daemon("worker", "--slots", 2, "--cache-mib", 1, "--cache-policy", policy)
-        m = Lines("--workers", hosts_file([w]), "--predictor", "none")
-        for _ in range(4):
-            m.ask()
-            r = same(m.answer())
-        assert r["cache_hits_f"] > 0.4 * r["cache_uses"] > 0, r
-        full = [int(n) for n in re.findall(r"(\d+) experts in F", w.text())]
-        assert policy != "rank" or 14 <= max(full) <= 18, w.text()
-        closed(m)
-        w.kill()
+    w = Daemon("worker", "--slots", 2, "--cache-mib", 1)
+    m = Lines("--workers", hosts_file([w]), "--predictor", "none")
+    for _ in range(4):
+        m.ask()
+        r = same(m.answer())
+    assert r["cache_hits"] > 0.4 * r["cache_uses"] > 0, r
+    closed(m)
+    w.kill()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 /* Rules of caches that od-bench compares with: FIFO and Marking against the same written out plainly, Belady's against
  * the fewest loads that any decisions could have led to. */
+#include "common/residency/expert_cache.h"
 #include "tests/bench/sim/cache_rule.h"
 #include "tests/unit/random.h"
 
@@ -240,9 +241,41 @@ static void nonsense_is_refused(void **state)
 	assert_null(c);
 }
 
+/* The rule of the daemons is theirs. */
+static void lrfu(void **state)
+{
+	static const uint64_t bytes[LAYERS] = { 10, 10, 10 };
+	const struct od_share whole = { 1, 0, 1 };
+
+	(void)state;
+	seed = 5;
+	for (uint32_t capacity = 0; capacity <= ALL; capacity += 3) {
+		struct od_cache *c = new_cache(CACHE_LRFU, capacity, 0);
+		struct od_expert_cache *own;
+
+		assert_int_equal(od_expert_cache_new(&own, LAYERS, EXPERTS, bytes, 10 * capacity + 9, NULL), OD_OK);
+		(void)od_expert_cache_place(own, &whole);
+		for (uint64_t step = 1; step < 200; step++) {
+			cache_rule_step(c, step);
+			for (int i = 0; i < 3; i++) {
+				const uint32_t id = skewed(ALL);
+
+				(void)od_cache_use(c, id / EXPERTS, id % EXPERTS);
+				(void)od_expert_cache_use(own, step, id / EXPERTS, id % EXPERTS);
+			}
+			for (uint32_t id = 0; id < ALL; id++)
+				assert_int_equal(od_cache_look(c, id / EXPERTS, id % EXPERTS) != OD_CACHE_NONE,
+						 od_expert_cache_keeps(own, id / EXPERTS, id % EXPERTS));
+		}
+		od_expert_cache_free(own);
+		od_cache_free(c);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(lrfu),
 		cmocka_unit_test(fifo),
 		cmocka_unit_test(marking),
 		cmocka_unit_test(belady_loads_least),

@@ -1,9 +1,10 @@
-/* A worker's buffers, and what its schedule makes of a cache of experts: by hand, one rule after the other. What random
- * messages make of it is in test_schedule_random, what real files do in test_loader_cache. */
+/* Buffers of experts; which experts stay after their use, against sums over all uses; and what a schedule makes of it:
+ * by hand, one rule after the other. What random messages make of it is in test_schedule_random. */
 #include "tests/unit/device_util.h"
 #include "tests/unit/schedule_world.h"
 #include "common/base/mem.h"
-#include "common/residency/cache_planner.h"
+
+#include <math.h>
 
 static struct od_device *device;
 
@@ -27,19 +28,19 @@ static uint8_t byte_at(struct od_ref r, uint64_t at)
 	return byte;
 }
 
-static void buffers_are_apart_and_as_many_as_agreed(void **state)
+static void buffers_are_apart(void **state)
 {
-	const struct od_expert_bufs_opts o = { .device = device, .slot = OD_SET_STORED, .bytes = { 5000, 300, 70000 } };
+	const struct od_expert_bufs_opts o = {
+		.device = device, .slot = OD_SET_STORED, .n = 3, .bytes = { 5000, 300, 70000 }
+	};
 	const uint64_t *bytes = o.bytes, page[] = { 0, 0, 4096 };
 	struct od_expert_mem mem[3] = { 0 };
 	struct od_expert_bufs *b;
 
 	(void)state;
-	assert_int_equal(od_expert_bufs_memory(NULL, OD_SET_STORED, OD_SET_STORED, bytes, bytes), 8192 + 4096);
-	/* with zeros behind it */
-	assert_int_equal(od_expert_bufs_memory(NULL, OD_SET_PLAIN, OD_SET_PLAIN, page, page), 8192);
+	assert_int_equal(od_expert_bufs_memory(NULL, OD_SET_STORED, bytes, bytes), 8192 + 4096);
+	assert_int_equal(od_expert_bufs_memory(NULL, OD_SET_PLAIN, page, page), 8192); /* with zeros behind it */
 	assert_int_equal(od_expert_bufs_new(&b, &o, NULL), OD_OK);
-	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 3, 3, 0 }, NULL), OD_OK);
 	for (int i = 0; i < 3; i++) {
 		od_expert_bufs_fill(b, 0, &mem[i]);
 		assert_null(mem[i].at[OD_BUF_PLAIN].buf);
@@ -55,32 +56,27 @@ static void buffers_are_apart_and_as_many_as_agreed(void **state)
 			assert_int_equal(byte_at(mem[i].at[k], bytes[k] - 1), 10 * i + k + 1);
 		}
 	}
-	assert_false(od_expert_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
-	od_expert_bufs_put(b, 0, &mem[0], OD_SET_SM);
+	od_expert_bufs_put(b, 0, &mem[0]);
 	assert_null(mem[0].at[OD_BUF_SM].buf);
-	assert_non_null(mem[0].at[OD_BUF_E].buf);
-	od_expert_bufs_put(b, 0, &mem[1], ~0u);
-	assert_true(od_expert_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
-	assert_int_equal(byte_at(mem[2].at[OD_BUF_SM], 0), 21);
-	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 2, 2, 0 }, NULL), OD_OK);
-	od_expert_bufs_put(b, 0, &mem[0], OD_SET_E);
-	od_expert_bufs_fill(b, 0, &mem[1]);
-	assert_true(mem[1].at[OD_BUF_SM].buf != mem[2].at[OD_BUF_SM].buf &&
-		    mem[1].at[OD_BUF_E].buf != mem[2].at[OD_BUF_E].buf);
+	assert_null(mem[0].at[OD_BUF_E].buf);
+	od_expert_bufs_fill(b, 0, &mem[0]);
+	assert_true(mem[0].at[OD_BUF_SM].buf != mem[2].at[OD_BUF_SM].buf &&
+		    mem[0].at[OD_BUF_E].buf != mem[2].at[OD_BUF_E].buf);
 	od_expert_bufs_free(b); /* frees used ones, too */
 }
 
 static void no_memory_is_said(void **state)
 {
-	const struct od_expert_bufs_opts o = { .device = device, .slot = OD_SET_STORED, .bytes = { UINT64_MAX / 2 } };
+	const struct od_expert_bufs_opts o = {
+		.device = device, .slot = OD_SET_STORED, .n = 1, .bytes = { UINT64_MAX / 2 }
+	};
 	struct od_expert_bufs *b;
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(od_expert_bufs_new(&b, &o, &err), OD_OK);
-	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 1, 0, 0 }, &err), OD_ERR_NOMEM);
+	assert_int_equal(od_expert_bufs_new(&b, &o, &err), OD_ERR_NOMEM);
+	assert_null(b);
 	assert_non_null(strstr(err.msg, "buffer 1 of 1"));
-	od_expert_bufs_free(b);
 }
 
 #define LARGE (256u << 10)
@@ -89,12 +85,11 @@ static void no_memory_is_said(void **state)
 static void sizes(bool together)
 {
 	const struct od_buf_sizes layer[] = { { { 0, 0, LARGE } }, { { 0, 0, SMALL } }, { { 0, 0, LARGE - 4096 } } };
-	const uint64_t large = od_expert_bufs_memory(device, OD_SET_PLAIN, OD_SET_PLAIN, layer[0].bytes,
-						     layer[0].bytes),
-		       small = od_expert_bufs_memory(device, OD_SET_PLAIN, OD_SET_PLAIN, layer[0].bytes,
-						     layer[1].bytes);
+	const uint64_t large = od_expert_bufs_memory(device, OD_SET_PLAIN, layer[0].bytes, layer[0].bytes),
+		       small = od_expert_bufs_memory(device, OD_SET_PLAIN, layer[0].bytes, layer[1].bytes);
 	const struct od_expert_bufs_opts o = { .device = device,
 					       .slot = OD_SET_PLAIN,
+					       .n = 4,
 					       .bytes = { 0, 0, LARGE },
 					       .layer = layer,
 					       .n_moe = 3,
@@ -110,7 +105,6 @@ static void sizes(bool together)
 	}
 	assert_true(small < large / 2 && small > SMALL);
 	assert_int_equal(od_expert_bufs_new(&b, &o, NULL), OD_OK);
-	assert_int_equal(od_expert_bufs_grow(b, (size_t[]){ 0, 0, 4 }, NULL), OD_OK);
 	assert_int_equal(od_expert_bufs_taken(b), 0);
 	for (uint32_t i = 0; i < 3; i++) {
 		od_expert_bufs_fill(b, i > 0, &mem[i]);
@@ -119,31 +113,31 @@ static void sizes(bool together)
 	assert_int_equal(od_expert_bufs_taken(b), large + 2 * small);
 	/* the one that held an expert of the same size, whichever was returned last */
 	first = mem[0].at[OD_BUF_PLAIN].buf;
-	od_expert_bufs_put(b, 0, &mem[0], ~0u);
-	od_expert_bufs_put(b, 1, &mem[1], ~0u);
+	od_expert_bufs_put(b, 0, &mem[0]);
+	od_expert_bufs_put(b, 1, &mem[1]);
 	od_expert_bufs_fill(b, 2, &mem[0]); /* nearly the same size */
 	assert_ptr_equal(mem[0].at[OD_BUF_PLAIN].buf, first);
 	assert_int_equal(byte_at(mem[0].at[OD_BUF_PLAIN], LARGE - 1), 1); /* nothing was released */
 	assert_int_equal(od_expert_bufs_taken(b), large + 2 * small);
 	/* two small ones in place of a large one: its buffer gives memory back */
 	od_expert_bufs_fill(b, 1, &mem[1]);
-	od_expert_bufs_put(b, 2, &mem[0], ~0u);
+	od_expert_bufs_put(b, 2, &mem[0]);
 	od_expert_bufs_fill(b, 1, &mem[0]);
 	od_expert_bufs_fill(b, 1, &mem[3]);
 	assert_int_equal(od_expert_bufs_taken(b), 4 * small);
 	assert_int_equal(byte_at(mem[2].at[OD_BUF_PLAIN], SMALL - 1), 3);
 	/* and a large one again, for which a small one that is not in use gives up all */
-	od_expert_bufs_put(b, 1, &mem[3], ~0u);
-	od_expert_bufs_put(b, 1, &mem[1], ~0u);
+	od_expert_bufs_put(b, 1, &mem[3]);
+	od_expert_bufs_put(b, 1, &mem[1]);
 	od_expert_bufs_fill(b, 0, &mem[1]);
 	assert_int_equal(od_expert_bufs_taken(b), large + 2 * small);
 	assert_int_equal(byte_at(mem[2].at[OD_BUF_PLAIN], SMALL - 1), 3);
 	/* a lower limit is kept when buffers come back */
 	od_expert_bufs_set_limit(b, small);
 	assert_int_equal(od_expert_bufs_taken(b), large + 2 * small);
-	od_expert_bufs_put(b, 0, &mem[1], ~0u);
+	od_expert_bufs_put(b, 0, &mem[1]);
 	assert_int_equal(od_expert_bufs_taken(b), 2 * small);
-	od_expert_bufs_put(b, 1, &mem[0], ~0u);
+	od_expert_bufs_put(b, 1, &mem[0]);
 	assert_int_equal(od_expert_bufs_taken(b), small);
 	assert_int_equal(byte_at(mem[2].at[OD_BUF_PLAIN], SMALL - 1), 3);
 	od_expert_bufs_free(b);
@@ -178,60 +172,165 @@ static void released_memory_goes_back(void **state)
 	od_buf_free(b);
 }
 
+/* ---- What stays ---- */
+
+#define LRFU_LAYERS 3
+#define LRFU_EXPERTS 6
+#define LRFU_IDS (LRFU_LAYERS * LRFU_EXPERTS)
+#define LRFU_USES 600
+
+/* Every use of every expert; worth is summed anew each time. */
+struct lrfu_model {
+	uint64_t time[LRFU_IDS][LRFU_USES], last[LRFU_IDS];
+	size_t n[LRFU_IDS];
+	bool kept[LRFU_IDS];
+	uint64_t now, n_uses, bytes, budget;
+};
+
+static const uint64_t lrfu_bytes[LRFU_LAYERS] = { 10, 10, 10 };
+
+static double worth(const struct lrfu_model *mo, uint32_t id)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < mo->n[id]; i++)
+		sum += pow(0.5, (double)(mo->now - mo->time[id][i]) / 32);
+	return sum;
+}
+
+/* Worths that differ by less than rounding does are not equal by chance: all their uses are at the same times. */
+static bool worth_less(const struct lrfu_model *mo, uint32_t a, uint32_t b)
+{
+	const double x = worth(mo, a), y = worth(mo, b);
+
+	return fabs(x - y) > 1e-9 * y ? x < y : mo->last[a] < mo->last[b];
+}
+
+static void model_use(struct lrfu_model *mo, uint32_t id)
+{
+	mo->time[id][mo->n[id]++] = mo->now;
+	mo->last[id] = ++mo->n_uses;
+	while (!mo->kept[id]) {
+		uint32_t least = LRFU_IDS;
+
+		if (mo->bytes + 10 <= mo->budget) {
+			mo->kept[id] = true;
+			mo->bytes += 10;
+			return;
+		}
+		for (uint32_t i = 0; i < LRFU_IDS; i++)
+			if (mo->kept[i] && (least == LRFU_IDS || worth_less(mo, i, least)))
+				least = i;
+		if (least == LRFU_IDS || !worth_less(mo, least, id))
+			return;
+		mo->kept[least] = false;
+		mo->bytes -= 10;
+	}
+}
+
+static void what_is_worth_most_stays(void **state)
+{
+	const struct od_share whole = { 1, 0, 1 };
+	uint64_t seed = 5, n_kept = 0, n_not = 0;
+
+	(void)state;
+	for (uint64_t budget = 0; budget <= 80; budget += 27) { /* not a multiple of an expert's */
+		static struct lrfu_model mo;
+		struct od_expert_cache *c;
+		uint64_t step = 0;
+
+		mo = (struct lrfu_model){ .budget = budget };
+		assert_int_equal(od_expert_cache_new(&c, LRFU_LAYERS, LRFU_EXPERTS, lrfu_bytes, budget, NULL), OD_OK);
+		(void)od_expert_cache_use(c, 1, 0, 0);
+		assert_false(od_expert_cache_keeps(c, 0, 0)); /* no place yet */
+		assert_true(od_expert_cache_place(c, &whole));
+		for (int i = 0; i < LRFU_USES; i++) {
+			uint32_t id;
+			struct od_expert_changes changes;
+			bool was[LRFU_IDS];
+
+			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+			id = (uint32_t)(seed >> 33) % (1 + (uint32_t)(seed >> 50) % LRFU_IDS);
+			if (i % 200 == 150) { /* steps are numbered anew */
+				od_expert_cache_new_session(c);
+				step = 0;
+			}
+			if (seed >> 60 < 8 || step == 0) { /* some steps have several uses */
+				step += 1 + (seed >> 59) % 2; /* the number does not matter */
+				mo.now++;
+			}
+			memcpy(was, mo.kept, sizeof(was));
+			model_use(&mo, id);
+			changes = od_expert_cache_use(c, step, id / LRFU_EXPERTS, id % LRFU_EXPERTS);
+			for (uint32_t k = 0; k < LRFU_IDS; k++) {
+				bool told = false;
+
+				for (size_t j = 0; j < changes.n; j++)
+					told |= changes.change[j].m * LRFU_EXPERTS + changes.change[j].expert == k;
+				assert_int_equal(od_expert_cache_keeps(c, k / LRFU_EXPERTS, k % LRFU_EXPERTS),
+						 mo.kept[k]);
+				assert_int_equal(told, was[k] != mo.kept[k]);
+			}
+			n_kept += mo.kept[id];
+			n_not += !mo.kept[id];
+		}
+		od_expert_cache_free(c);
+	}
+	assert_true(n_kept > 500 && n_not > 500);
+}
+
+static void sizes_count_in_bytes(void **state)
+{
+	static const uint64_t bytes[] = { 10, 25 };
+	const struct od_share whole = { 1, 0, 1 };
+	struct od_expert_cache *c;
+
+	(void)state;
+	assert_int_equal(od_expert_cache_new(&c, 2, 4, bytes, 30, NULL), OD_OK);
+	(void)od_expert_cache_place(c, &whole);
+	for (uint32_t e = 0; e < 3; e++)
+		(void)od_expert_cache_use(c, 1, 0, e);
+	assert_int_equal(od_expert_cache_use(c, 2, 1, 0).n, 4); /* three make room for one */
+	assert_true(od_expert_cache_keeps(c, 1, 0));
+	assert_int_equal(od_expert_cache_use(c, 3, 1, 0).n, 0);
+	assert_int_equal(od_expert_cache_use(c, 3, 0, 3).n, 0); /* worth less than what would have to go */
+	assert_false(od_expert_cache_keeps(c, 0, 3));
+	assert_int_equal(od_expert_cache_set_budget(c, 24).n, 1);
+	assert_false(od_expert_cache_keeps(c, 1, 0));
+	assert_int_equal(od_expert_cache_use(c, 4, 1, 0).n, 0); /* larger than all */
+	assert_int_equal(od_expert_cache_use(c, 5, 0, 3).n, 1);
+	od_expert_cache_forget(c, 0, 3);
+	assert_false(od_expert_cache_keeps(c, 0, 3));
+	assert_int_equal(od_expert_cache_use(c, 5, 0, 3).n, 1);
+	od_expert_cache_free(c);
+}
+
 /* ---- A schedule with a cache ---- */
 
 struct expert_cache_world {
 	struct od_expert_bufs *bufs;
 	struct od_expert_cache *cache;
 	struct od_schedule *s;
-	uint64_t place, step;
+	uint64_t step;
 };
 
-static struct od_cache_opts policy_of(enum od_cache_policy policy, const struct od_cache_plan *plan, bool planes)
+/* With room for two. */
+static void open_world(struct expert_cache_world *w, unsigned n_slots)
 {
-	return (struct od_cache_opts){ .policy = policy,
-				       .n_moe = LAYERS,
-				       .n_experts = EXPERTS,
-				       .plan = *plan,
-				       .full_is_stored = planes,
-				       .budget_bytes = plan->experts[OD_CACHE_F],
-				       .expert_bytes = 1,
-				       .state = OD_CACHE_F };
-}
-
-static void begin(struct expert_cache_world *w, const struct od_cache_opts *o)
-{
+	static const uint64_t bytes[LAYERS] = { 1, 1, 1, 1 };
+	const struct od_expert_bufs_opts bo = {
+		.device = device, .slot = OD_SET_STORED, .n = n_slots + 2, .bytes = { 1, 1, 1 }
+	};
 	const struct od_share share = { 1, 0, 1 };
-	double inclusion[EXPERTS];
-	struct od_expert_cache_uses u = { .inclusion = inclusion };
-	struct od_cache *policy;
-
-	od_schedule_place(w->s, &share);
-	assert_true(od_schedule_next_plan(w->s, &u));
-	assert_int_equal(od_cache_new(&policy, o, NULL), OD_OK);
-	assert_true(od_schedule_begin_cache(w->s, u.place, policy));
-	w->place = u.place;
-}
-
-static void open_world(struct expert_cache_world *w, unsigned n_slots, enum od_cache_policy policy, bool planes,
-		       const struct od_cache_plan *plan)
-{
-	const struct od_cache_planner_opts po = { .slot = planes ? OD_SET_STORED : OD_SET_STORED | OD_SET_PLAIN,
-						  .n_slots = n_slots };
-	const struct od_cache_opts o = policy_of(policy, plan, planes);
-	const struct od_expert_bufs_opts bo = { .device = device, .slot = po.slot, .bytes = { 1, 1, 1 } };
-	struct od_schedule_opts more = { .max_pinned = plan->experts[OD_CACHE_F] };
-	size_t n[OD_N_EXPERT_BUFS];
+	struct od_schedule_opts more = { .max_pinned = 2 };
 
 	*w = (struct expert_cache_world){ 0 };
 	assert_int_equal(od_expert_bufs_new(&w->bufs, &bo, NULL), OD_OK);
-	od_cache_planner_bufs(&po, plan, n);
-	assert_int_equal(od_expert_bufs_grow(w->bufs, n, NULL), OD_OK);
-	assert_int_equal(od_expert_cache_new(&w->cache, LAYERS, EXPERTS, w->bufs, NULL), OD_OK);
+	assert_int_equal(od_expert_cache_new(&w->cache, LAYERS, EXPERTS, bytes, 2, NULL), OD_OK);
 	more.bufs = w->bufs;
 	more.cache = w->cache;
 	w->s = new_schedule_with(n_slots, &more);
-	begin(w, &o);
+	od_schedule_place(w->s, &share);
 }
 
 static void close_world(struct expert_cache_world *w)
@@ -255,41 +354,35 @@ static struct od_schedule_item use(struct expert_cache_world *w, uint32_t m, uin
 	return item;
 }
 
-static const struct od_cache_plan two_full = { .n_moe = LAYERS, .experts = { 2 } };
-
 /* Equal uses give equal decisions: a replay of recorded routes knows what a worker will do. */
 static void it_decides_as_the_policy_alone_does(void **state)
 {
-	const struct od_cache_plan pools = { .n_moe = LAYERS, .experts = { 5, 0, 6, 3 } };
+	static const uint64_t bytes[LAYERS] = { 1, 1, 1, 1 };
+	const struct od_share share = { 1, 0, 1 };
+	struct od_expert_cache *alone;
+	struct expert_cache_world w;
 	uint64_t seed = 3;
 
 	(void)state;
-	for (int policy = OD_CACHE_RANK; policy <= OD_CACHE_LFU; policy++) {
-		const struct od_cache_plan *plan = policy == OD_CACHE_RANK ? &pools : &two_full;
-		const struct od_cache_opts o = policy_of((enum od_cache_policy)policy, plan, true);
-		struct od_cache *alone;
-		struct expert_cache_world w;
+	open_world(&w, 1);
+	assert_int_equal(od_expert_cache_new(&alone, LAYERS, EXPERTS, bytes, 2, NULL), OD_OK);
+	(void)od_expert_cache_place(alone, &share);
+	for (int i = 0; i < 500; i++) {
+		const uint32_t m =
+			(uint32_t)((seed = seed * 6364136223846793005ull + 1442695040888963407ull) >> 40) % LAYERS;
+		const uint32_t expert = (uint32_t)(seed >> 33) % (1 + (uint32_t)(seed >> 50) % EXPERTS);
+		const bool was = od_expert_cache_keeps(alone, m, expert);
+		const struct od_schedule_item item = use(&w, m, expert, false);
 
-		open_world(&w, 1, (enum od_cache_policy)policy, true, plan);
-		assert_int_equal(od_cache_new(&alone, &o, NULL), OD_OK);
-		for (int i = 0; i < 500; i++) {
-			const uint32_t m =
-				(uint32_t)((seed = seed * 6364136223846793005ull + 1442695040888963407ull) >> 40) %
-				LAYERS;
-			const uint32_t expert = (uint32_t)(seed >> 33) % (1 + (uint32_t)(seed >> 50) % EXPERTS);
-			const enum od_cache_state was = od_cache_look(alone, m, expert);
-			const struct od_schedule_item item = use(&w, m, expert, false);
-
-			(void)od_cache_use(alone, m, expert);
-			assert_int_equal(item.cached, was);
-			assert_int_equal(item.ready, was == OD_CACHE_F);
-			for (uint32_t id = 0; id < LAYERS * EXPERTS; id++)
-				assert_int_equal(od_expert_cache_look(w.cache, id / EXPERTS, id % EXPERTS),
-						 od_cache_look(alone, id / EXPERTS, id % EXPERTS));
-		}
-		od_cache_free(alone);
-		close_world(&w);
+		(void)od_expert_cache_use(alone, w.step, m, expert);
+		assert_int_equal(item.kept, was);
+		assert_int_equal(item.ready, was);
+		for (uint32_t id = 0; id < LAYERS * EXPERTS; id++)
+			assert_int_equal(od_expert_cache_keeps(w.cache, id / EXPERTS, id % EXPERTS),
+					 od_expert_cache_keeps(alone, id / EXPERTS, id % EXPERTS));
 	}
+	od_expert_cache_free(alone);
+	close_world(&w);
 }
 
 static void prompts_leave_no_trace(void **state)
@@ -297,15 +390,15 @@ static void prompts_leave_no_trace(void **state)
 	struct expert_cache_world w;
 
 	(void)state;
-	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);
+	open_world(&w, 1);
 	use(&w, 0, 1, true);
-	assert_int_equal(od_expert_cache_look(w.cache, 0, 1), OD_CACHE_NONE);
+	assert_false(od_expert_cache_keeps(w.cache, 0, 1));
 	use(&w, 0, 1, false);
 	use(&w, 0, 2, false);
-	assert_int_equal(use(&w, 0, 1, true).cached, OD_CACHE_F); /* served, */
+	assert_true(use(&w, 0, 1, true).kept); /* served, */
 	use(&w, 0, 3, false);
-	assert_int_equal(od_expert_cache_look(w.cache, 0, 1), OD_CACHE_NONE); /* but the oldest all the same */
-	assert_int_equal(od_expert_cache_look(w.cache, 0, 2), OD_CACHE_F);
+	assert_false(od_expert_cache_keeps(w.cache, 0, 1)); /* but the oldest all the same */
+	assert_true(od_expert_cache_keeps(w.cache, 0, 2));
 	close_world(&w);
 }
 
@@ -316,30 +409,32 @@ static void a_use_is_heard_once_and_wants_are_not(void **state)
 	struct expert_cache_world w;
 
 	(void)state;
-	open_world(&w, 2, OD_CACHE_LRU, true, &two_full);
+	open_world(&w, 2);
+	use(&w, 0, 1, false);
+	use(&w, 0, 2, false);
 	before = od_expert_cache_changes(w.cache);
-	WANT(w.s, 1, 0, 1, 3);
+	WANT(w.s, 3, 0, 1, 3);
 	load_all(w.s);
 	assert_int_equal(od_expert_cache_changes(w.cache), before);
 	for (int i = 0; i < 3; i++) { /* three RUNs of one (step, m) */
-		run(w.s, 1, 0, false, &item, 3, i == 2);
+		run(w.s, 3, 0, false, &item, 3, i == 2);
 		assert_int_equal(od_expert_cache_changes(w.cache), before + 1);
 		compute(w.s, &item);
 	}
-	run(w.s, 2, 0, false, &item, 3, true);
-	assert_int_equal(od_expert_cache_changes(w.cache), before + 2);
-	compute(w.s, &item);
+	/* Worth one use and no more: of two others as old, one goes, but not for a third one in between. */
+	use(&w, 0, 1, false);
+	assert_true(od_expert_cache_keeps(w.cache, 0, 1) && !od_expert_cache_keeps(w.cache, 0, 2));
 	close_world(&w);
 }
 
-/* An expert that is kept full is resident at once, cannot be evicted, and takes no slot from others. */
-static void what_is_full_does_not_count(void **state)
+/* An expert that is kept is resident at once, cannot be evicted, and takes no slot from others. */
+static void what_is_kept_does_not_count(void **state)
 {
 	struct od_schedule_item item;
 	struct expert_cache_world w;
 
 	(void)state;
-	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);
+	open_world(&w, 1);
 	use(&w, 1, 0, false);
 	use(&w, 1, 4, false);
 	WANT(w.s, 90, 2, 1, 0, 1);
@@ -359,32 +454,53 @@ static void what_is_full_does_not_count(void **state)
 	close_world(&w);
 }
 
+static void a_failed_load_is_not_kept(void **state)
+{
+	struct od_schedule_item item;
+	struct expert_cache_world w;
+	struct od_load_job job;
+	struct od_err err = { OD_ERR_IO, "no such luck" };
+
+	(void)state;
+	open_world(&w, 1);
+	run(w.s, 1, 0, true, &item, 1, true);
+	assert_true(od_expert_cache_keeps(w.cache, 0, 1)); /* once it is there */
+	assert_true(od_schedule_next_read(w.s, &job, false));
+	assert_true(od_schedule_end_job(w.s, &job, 0, OD_ERR_IO, &err));
+	assert_ptr_equal(od_schedule_take(w.s), &item);
+	assert_int_equal(item.code, OD_ERR_IO);
+	assert_false(od_expert_cache_keeps(w.cache, 0, 1));
+	close_world(&w);
+}
+
 static void other_layers_begin_anew(void **state)
 {
 	const struct od_share same = { 1, 0, 1 }, joined = { 3, 2, 1 }, other = { 2, 1, 2 };
-	uint8_t states[LAYERS * EXPERTS];
+	uint8_t kept[LAYERS * EXPERTS];
 	uint64_t told = UINT64_MAX;
 	struct expert_cache_world w;
 
 	(void)state;
-	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);
-	use(&w, 1, 0, false);
-	assert_true(od_schedule_cached(w.s, &told, states));
-	assert_int_equal(states[EXPERTS], OD_CACHE_F);
-	assert_int_equal(states[0], OD_CACHE_NONE);
-	assert_false(od_schedule_cached(w.s, &told, states));
+	open_world(&w, 1);
+	use(&w, 2, 0, false);
+	assert_true(od_schedule_cached(w.s, &told, kept));
+	assert_int_equal(kept[2 * EXPERTS], 1);
+	assert_int_equal(kept[0], 0);
+	assert_false(od_schedule_cached(w.s, &told, kept));
 	od_schedule_end(w.s, SESSION); /* the next session finds it */
 	od_schedule_begin(w.s, SESSION);
 	od_schedule_place(w.s, &same);
 	od_schedule_place(w.s, &joined); /* others in its group, the same layers */
-	assert_true(is(w.s, 3, 1, 0, OD_SLOT_RESIDENT));
-	assert_false(od_schedule_cached(w.s, &told, states));
+	assert_true(is(w.s, 3, 2, 0, OD_SLOT_RESIDENT));
+	assert_false(od_schedule_cached(w.s, &told, kept));
 	od_schedule_place(w.s, &other);
-	assert_false(is(w.s, 3, 1, 0, OD_SLOT_RESIDENT));
-	assert_true(od_schedule_cached(w.s, &told, states));
-	assert_int_equal(states[EXPERTS], OD_CACHE_NONE);
-	use(&w, 1, 0, false); /* before there is a plan */
-	assert_int_equal(od_expert_cache_look(w.cache, 1, 0), OD_CACHE_NONE);
+	assert_false(is(w.s, 3, 2, 0, OD_SLOT_RESIDENT));
+	assert_true(od_schedule_cached(w.s, &told, kept));
+	assert_int_equal(kept[2 * EXPERTS], 0);
+	use(&w, 2, 0, false); /* another group serves it */
+	assert_false(od_expert_cache_keeps(w.cache, 2, 0));
+	use(&w, 1, 0, false);
+	assert_true(od_expert_cache_keeps(w.cache, 1, 0));
 	close_world(&w);
 }
 
@@ -405,14 +521,17 @@ static int teardown(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(buffers_are_apart_and_as_many_as_agreed),
+		cmocka_unit_test(buffers_are_apart),
 		cmocka_unit_test(no_memory_is_said),
 		cmocka_unit_test(buffers_of_smaller_experts_take_less),
 		cmocka_unit_test(released_memory_goes_back),
+		cmocka_unit_test(what_is_worth_most_stays),
+		cmocka_unit_test(sizes_count_in_bytes),
 		cmocka_unit_test(it_decides_as_the_policy_alone_does),
 		cmocka_unit_test(prompts_leave_no_trace),
 		cmocka_unit_test(a_use_is_heard_once_and_wants_are_not),
-		cmocka_unit_test(what_is_full_does_not_count),
+		cmocka_unit_test(what_is_kept_does_not_count),
+		cmocka_unit_test(a_failed_load_is_not_kept),
 		cmocka_unit_test(other_layers_begin_anew),
 	};
 

@@ -26,8 +26,7 @@ static struct odm_figures example(void)
 			[OD_C_HEDGED] = 17, [OD_C_HEDGE_USES] = 3, [OD_C_WASTED_WANTS] = 18,
 			[OD_C_SERVED_IN_TIME] = 63, [OD_C_UNDONE_SERVED] = 19, [OD_C_UNDONE_LOADS] = 14, [OD_C_STALLS] = 6, [OD_C_STALL_NS] = 1 * S,
 			[OD_C_DECODE_LAYERS] = 20, [OD_C_EXPERTS_NS] = 3 * S,
-			[OD_C_CACHE_USES] = 80, [OD_C_CACHE_HITS_F] = 40, [OD_C_CACHE_HITS_C] = 4, [OD_C_CACHE_HITS_S] = 2,
-			[OD_C_CACHE_HITS_E] = 1,
+			[OD_C_CACHE_USES] = 80, [OD_C_CACHE_HITS] = 40,
 			[OD_C_LOADS] = 7, [OD_C_LOADED_BYTES] = 11010048 /* 10.5 MiB */, [OD_C_LOAD_NS] = 1750000000,
 			[OD_C_DECODE_LOADS] = 81, [OD_C_BEGUN_LOADS] = 102, [OD_C_EXTRA_LOADS] = 21,
 			[OD_C_WORKER_RUNS] = 13, [OD_C_WORKER_ROWS] = 17, [OD_C_WORKER_COMPUTE_NS] = 1250000000, [OD_C_RECOVERED_RUNS] = 4,
@@ -138,21 +137,20 @@ static void lines_for_people(void **state)
 	struct odm_figures f = example(), none = { 0 };
 
 	(void)state;
-	assert_prints(
-		&f,
-		"tokens      5 prompt, 11 generated\n"
-		"speed       TTFT 2.500 s, 2.50 tok/s\n"
-		"drafts      12 tokens verified, 50.0% right: 2.50 tokens a step\n"
-		"recall      98.750% of 80 predicted expert uses; predictions late 2, missing 1\n"
-		"stood in    75.000% of 8 more expert uses, which main predicted while the shadow was silent\n"
-		"served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
-		"alignment   2346 bytes a token, and 2.0 KiB asked for\n"
-		"lead        first prediction 0.25 ms after STEP (-1.50 to 4.00), 2.50 layers ahead in the mean\n"
-		"cache       80 expert uses: 50.0% kept full, 5.0% compressed, 2.5% as SM bytes, 1.2% as exponents\n"
-		"stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
-		"loaded      10.5 MiB in 7 expert loads, 250.00 ms each; window 350.00 ms\n"
-		"recovered   4 runs were sent again after a worker was lost\n"
-		"peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
+	assert_prints(&f,
+		      "tokens      5 prompt, 11 generated\n"
+		      "speed       TTFT 2.500 s, 2.50 tok/s\n"
+		      "drafts      12 tokens verified, 50.0% right: 2.50 tokens a step\n"
+		      "recall      98.750% of 80 predicted expert uses; predictions late 2, missing 1\n"
+		      "stood in    75.000% of 8 more expert uses, which main predicted while the shadow was silent\n"
+		      "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
+		      "alignment   2346 bytes a token, and 2.0 KiB asked for\n"
+		      "lead        first prediction 0.25 ms after STEP (-1.50 to 4.00), 2.50 layers ahead in the mean\n"
+		      "cache       80 expert uses, 50.0% of them kept\n"
+		      "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
+		      "loaded      10.5 MiB in 7 expert loads, 250.00 ms each; window 350.00 ms\n"
+		      "recovered   4 runs were sent again after a worker was lost\n"
+		      "peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
 	f.c[OD_C_PREDICTED_USES] = f.c[OD_C_RECOVERED_RUNS] = f.c[OD_C_LOADS] = f.c[OD_C_LOADED_BYTES] = 0;
 	f.c[OD_C_ALIGN_BYTES] = f.c[OD_C_FIRST_PREDICTIONS] = f.c[OD_C_CACHE_USES] = 0;
 	assert_prints(&f,
@@ -193,7 +191,7 @@ static void fields_for_programs(void **state)
 		" \"decode_loads\": 81, \"extra_loads\": 21, \"begun_loads\": 102, \"hedged\": 17, \"hedge_uses\": 3, \"wasted_wants\": 18,"
 		" \"stalls\": 6, \"stall_s\": 1.0,"
 		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1,"
-		" \"cache_uses\": 80, \"cache_hits_f\": 40, \"cache_hits_c\": 4, \"cache_hits_s\": 2, \"cache_hits_e\": 1, \"loads\": 7,"
+		" \"cache_uses\": 80, \"cache_hits\": 40, \"loads\": 7,"
 		" \"loaded_bytes\": 11010048, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_rows\": 17, \"worker_compute_s\": 1.25,"
 		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"align_bytes\": 23456, \"asked_bytes\": 2048, \"run_bytes\": 170, \"result_bytes\": 190, \"align_s\": 0.75,"
 		" \"align_bytes_per_token\": 2345.6, \"first_prediction_min_s\": -0.0015,"

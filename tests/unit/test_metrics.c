@@ -144,11 +144,11 @@ static void a_report_is_shown(void **state)
 	(void)state;
 	r.c[OD_C_TOKENS] = 33;
 	r.c[OD_C_STALL_NS] = 1250000000;
-	r.c[OD_C_CACHE_HITS_S] = 4;
+	r.c[OD_C_CACHE_HITS] = 4;
 	odm_metrics_write_report(&out, &r);
 	assert_line(out.text, "od_main_tokens_total 33");
 	assert_line(out.text, "od_main_stall_seconds_total 1.25");
-	assert_line(out.text, "od_main_cache_hits_total{kept=\"signs_mantissas\"} 4");
+	assert_line(out.text, "od_main_cache_hits_total 4");
 	assert_line(out.text, "od_batch_texts_bucket{le=\"1\"} 5");
 	assert_line(out.text, "od_batch_texts_bucket{le=\"4\"} 7");
 	assert_line(out.text, "od_batch_texts_bucket{le=\"+Inf\"} 8");

@@ -193,7 +193,7 @@ static void *read_slices(void *arg)
 	struct od_err err;
 
 	while (od_schedule_next_read(w->s, &job, true)) {
-		const int rc = odw_paced_read(&w->paced, job.m, job.expert, job.slice, 1, job.read, &job.mem,
+		const int rc = odw_paced_read(&w->paced, job.m, job.expert, job.slice, 1, OD_SET_STORED, &job.mem,
 					      (struct od_ref){ 0 }, NULL, &err);
 
 		w->n_read++;

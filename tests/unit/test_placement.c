@@ -197,7 +197,7 @@ static void cached_experts_stay_where_they_are(void **state)
 	t.cost[0][4] = 0;
 	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, scratch);
 	assert_true(worker[0] == 2 && worker[1] == 0); /* resident experts go first */
-	t.cost[0][2] = ODM_COST_SM;
+	t.cost[0][2] = ODM_COST_LOAD / 2;
 	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, scratch);
 	assert_true(worker[0] == 0 && worker[1] == 0);
 	t.cost[0][1] = t.cost[0][3] = t.cost[0][5] = 0;
@@ -261,7 +261,7 @@ static void check_deal(const struct cost_table *t, const uint16_t *expert, const
 /* By brute force: every time the expert and the worker that are ready first. */
 static void it_is_dealt_to_whom_it_costs_least(void **state)
 {
-	static const uint8_t costs[] = { 0, ODM_COST_INFLATE, ODM_COST_E, ODM_COST_SM, ODM_COST_LOAD, ODM_COST_LACKS };
+	static const uint8_t costs[] = { 0, 8, 16, 48, ODM_COST_LOAD, ODM_COST_LACKS };
 	const uint16_t expert[] = { 0, 2, 3, 6, 7 };
 	uint64_t seed = 1;
 
@@ -296,32 +296,29 @@ static void groups_that_stand_still(void **state)
 	}
 }
 
-/* Data of each expert that a worker keeps, the same in all layers: a row of workers for each expert. */
+/* Experts that a worker keeps, the same in all layers: a row of workers for each expert. */
 static void kept_table(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
 	(void)m;
 	for (size_t i = 0; i < n; i++)
-		cost[i] = odm_cost_of_state((((const enum od_cache_state(*)[4])arg)[expert[i]])[worker]);
+		cost[i] = (((const bool(*)[4])arg)[expert[i]])[worker] ? 0 : ODM_COST_LOAD;
 }
 
 static void a_prompt_goes_to_who_keeps_its_experts(void **state)
 {
-	enum od_cache_state kept[8][4];
+	bool kept[8][4] = { 0 };
 	struct odm_groups g = odm_groups_make(4, 2, 2, 12);
 	const uint16_t expert[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	const uint32_t keep[] = { ODM_NOBODY, 3, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, 99 };
 	uint32_t worker[8], scratch[ODM_DEAL_SCRATCH(8, 4)], n[4] = { 0 };
 
 	(void)state;
-	for (int e = 0; e < 8; e++)
-		for (int w = 0; w < 4; w++)
-			kept[e][w] = OD_CACHE_NONE;
 	g.cost = kept_table;
 	g.cost_arg = kept;
 	g.homes = true;
 	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch); /* nothing is kept: homes */
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 1, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
-	kept[0][0] = kept[1][0] = kept[2][2] = kept[3][2] = OD_CACHE_F;
+	kept[0][0] = kept[1][0] = kept[2][2] = kept[3][2] = true;
 	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch); /* no worker has to load two */
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 0, 2, 2, 1, 3, 2, 0 }), sizeof(worker));
 	odm_deal(&g, 1, 5, expert, 8, keep_table, (void *)keep, worker, scratch);
@@ -335,7 +332,7 @@ static void a_prompt_goes_to_who_keeps_its_experts(void **state)
 
 	g.homes = true; /* a worker that keeps everything does not run everything */
 	for (int e = 0; e < 8; e++)
-		kept[e][1] = OD_CACHE_F;
+		kept[e][1] = true;
 	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch);
 	for (int e = 0; e < 8; e++)
 		n[worker[e]]++;
@@ -403,9 +400,7 @@ static void deal_word_by_word(const struct odm_groups *g, uint64_t step, uint32_
 
 static void each_goes_where_the_rule_says(void **state)
 {
-	static const uint8_t costs[] = {
-		0, ODM_COST_INFLATE, ODM_COST_SM, ODM_COST_LOAD, ODM_COST_LOAD, ODM_COST_LACKS
-	};
+	static const uint8_t costs[] = { 0, 8, 48, ODM_COST_LOAD, ODM_COST_LOAD, ODM_COST_LACKS };
 	uint64_t seed = 7;
 
 	(void)state;
@@ -449,7 +444,7 @@ static void count_costs(void *arg, uint32_t worker, uint32_t m, const uint16_t *
 	(void)arg;
 	for (size_t i = 0; i < n; i++) {
 		n_costs++;
-		cost[i] = (worker + m + expert[i]) % 3 == 0 ? ODM_COST_SM : ODM_COST_LOAD;
+		cost[i] = (worker + m + expert[i]) % 3 == 0 ? 0 : ODM_COST_LOAD;
 	}
 }
 

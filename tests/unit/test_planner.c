@@ -1,6 +1,6 @@
 /* The planner, against enumeration: of all sets of experts a layer may need, and of all divisions of a small cache. */
-#include "common/cache/planner.h"
-#include "common/cache/selection.h"
+#include "tests/bench/sim/planner.h"
+#include "tests/bench/sim/selection.h"
 #include "tests/unit/random.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Cache policies, against the same rules written out plainly (scans where the code has heaps and lists). */
-#include "common/cache/pool_policy.h"
-#include "common/cache/rank_list.h"
+#include "tests/bench/sim/pool_policy.h"
+#include "tests/bench/sim/rank_list.h"
 #include "tests/unit/random.h"
 
 #include <setjmp.h>

@@ -5,7 +5,6 @@
 #include "common/pack/write/pack_write.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/temp_dir.h"
-#include "common/residency/cache_costs.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -189,25 +188,6 @@ static void what_cannot_be_read_is_left_out(void **state)
 	assert_false(choose(OD_FORM_PLANES, OD_READ_AUTO, 0));
 }
 
-/* Reading an expert of three matrices is three times u and three times rho u. */
-static void costs_as_the_planner_has_them(void **state)
-{
-	const struct od_expert_costs costs = { .read_ns = 9000000, .finish_ns = 600000, .n_inflaters = 2 };
-	struct od_cache_cost c = od_expert_cache_cost(pack, &costs);
-	double sm = 0, e = 0;
-
-	(void)state;
-	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++) {
-		sm += 3 * 256 * 256;
-		for (uint32_t s = 0; s < 3; s++)
-			e += od_pack_expert(pack, i / EXPERTS, i % EXPERTS)->shard[s].e.stored_bytes;
-	}
-	assert_true(c.tensors == 3 && c.chunks == 1 && c.inflaters == 2);
-	assert_float_equal(c.rho, e / sm, 1e-9);
-	assert_float_equal(3 * c.u_ns * (1 + c.rho), 9000000, 1e-3);
-	assert_float_equal(c.c_ns, 200000, 1e-6);
-}
-
 static int setup(void **state)
 {
 	struct od_pack_job job = { .checkpoint = "deploy/models/talebook", .codec = OD_CODEC_PLANES, .n_threads = 2 };
@@ -241,7 +221,6 @@ int main(void)
 		cmocka_unit_test_setup(what_cannot_be_read_is_left_out, reset),
 		cmocka_unit_test_setup(the_faster_way_is_taken, reset),
 		cmocka_unit_test_setup(nothing_is_timed_without_a_choice, reset),
-		cmocka_unit_test_setup(costs_as_the_planner_has_them, reset),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

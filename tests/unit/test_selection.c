@@ -1,6 +1,6 @@
 /* Maximum-entropy selection, against enumeration of all sets, against sums in the numbers of the definition, and
  * against Monte Carlo with a fixed seed. */
-#include "common/cache/selection.h"
+#include "tests/bench/sim/selection.h"
 #include "tests/unit/random.h"
 
 #include <math.h>

@@ -171,7 +171,7 @@ static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t 
 		}
 	}
 	for (unsigned i = 0; i < slots_of(b); i++)
-		od_expert_bufs_put(b->bufs[form], 0, &mem[i], ~0u);
+		od_expert_bufs_put(b->bufs[form], 0, &mem[i]);
 }
 
 /* One set of slots for all lines of a form. */
@@ -179,7 +179,6 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 {
 	const unsigned slot = od_form_bufs(form);
 	struct od_expert_bufs_opts o = { .device = b->device, .slot = slot };
-	size_t n[OD_N_EXPERT_BUFS] = { 0 };
 	int rc;
 
 	for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
@@ -188,14 +187,12 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 
 			if ((slot & 1u << k) == 0 || b->line[i].form != form)
 				continue;
-			n[k] = slots_of(b);
+			o.n = slots_of(b);
 			o.bytes[k] = bytes > o.bytes[k] ? bytes : o.bytes[k];
 		}
 	}
 	rc = od_expert_bufs_new(&b->bufs[form], &o, err);
-	if (rc == OD_OK)
-		rc = od_expert_bufs_grow(b->bufs[form], n, err);
-	if (rc == OD_OK && (n[OD_BUF_SM] > 0 || n[OD_BUF_PLAIN] > 0))
+	if (rc == OD_OK && o.n > 0)
 		touch_slots(b, form, o.bytes);
 	return rc;
 }

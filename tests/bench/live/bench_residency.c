@@ -3,7 +3,7 @@
  *
  * A round reads the disk past the page cache with as many threads as the store has, then opens an engine for each
  * budget, lets it write one text to fill its cache, and measures a second one. The routes of both texts, as steps with
- * the experts that their rows chose, are replayed with LRU, LFU and Belady's rule in the same memory. */
+ * the experts that their rows chose, are replayed with LRFU, LRU, LFU and Belady's rule in the same memory. */
 #include "main-node/node/main_node.h"
 
 #include "common/base/clock.h"
@@ -36,6 +36,7 @@
 
 /* Experts that the rows of a step chose in a layer, one after the other. */
 struct use {
+	uint64_t step;
 	uint32_t m, expert;
 };
 
@@ -65,7 +66,7 @@ struct residency_bench {
 	double *resident; /* [runs]: tokens a second */
 	double *disk_gbps; /* [runs] */
 	double *x; /* [runs], to sort in */
-	uint64_t *lru, *lfu, *belady; /* [n_budgets]: bytes that they read in the last round */
+	uint64_t *lrfu, *lru, *lfu, *belady; /* [n_budgets]: bytes that they read in the last round */
 	uint32_t n_moe, n_experts, top_k;
 	char *pack; /* where it is */
 	uint64_t all_bytes, expert_bytes, stored_bytes; /* all experts in memory; one there, and on disk */
@@ -208,7 +209,7 @@ static void note_use(struct routes *r, uint32_t m, uint32_t expert)
 		r->use = use;
 		r->room = room;
 	}
-	r->use[r->n++] = (struct use){ m, expert };
+	r->use[r->n++] = (struct use){ r->now + 1, m, expert };
 }
 
 static void note_route(void *arg, enum odm_phase phase, uint32_t position, uint32_t m, const uint16_t *experts,
@@ -273,6 +274,8 @@ static int replay(const struct residency_bench *b, enum cache_rule rule, uint64_
 			*bytes += b->stored_bytes;
 		if (rule == CACHE_BELADY)
 			cache_rule_foretell(c, next[i]);
+		if (rule == CACHE_LRFU)
+			cache_rule_step(c, u->step);
 		(void)od_cache_use(c, u->m, u->expert);
 	}
 	od_cache_free(c);
@@ -288,7 +291,9 @@ static int replay_all(struct residency_bench *b, struct od_err *err)
 	for (size_t k = 0; rc == OD_OK && k < b->n_budgets; k++) {
 		const uint64_t budget = b->all_bytes * b->budget[k] / 100 + b->top_k * b->expert_bytes;
 
-		rc = replay(b, CACHE_LRU, budget, next, &b->lru[k], err);
+		rc = replay(b, CACHE_LRFU, budget, next, &b->lrfu[k], err);
+		if (rc == OD_OK)
+			rc = replay(b, CACHE_LRU, budget, next, &b->lru[k], err);
 		if (rc == OD_OK)
 			rc = replay(b, CACHE_LFU, budget, next, &b->lfu[k], err);
 		if (rc == OD_OK)
@@ -401,7 +406,7 @@ static int measure_budget(struct residency_bench *b, size_t run, size_t k, struc
 		b->other += memcmp(b->first, r.tokens, b->opt.tokens * sizeof(*b->first)) != 0;
 		*u = (struct residency_run){ .tok_per_s = rate(&r),
 					     .ttft_ms = od_seconds(c[OD_C_TTFT_NS]) * 1e3,
-					     .hits = uses > 0 ? (double)c[OD_C_CACHE_HITS_F] / uses : 1,
+					     .hits = uses > 0 ? (double)c[OD_C_CACHE_HITS] / uses : 1,
 					     .bytes = c[OD_C_BEGUN_LOADS] * b->stored_bytes,
 					     .kept_bytes = eo.engine.expert_bytes,
 					     .stall_share = od_seconds(c[OD_C_STALL_NS]) / decode_s,
@@ -429,8 +434,7 @@ static int learn_memory(struct residency_bench *b, struct od_err *err)
 
 		learn_sizes(b, e);
 		b->opt.engine.opts.engine.form = odm_engine_form(e);
-		rc = od_residency_measure(&sizes, odm_engine_pack(e), odm_engine_device(e), odm_engine_form(e), false,
-					  err);
+		rc = od_residency_measure(&sizes, odm_engine_pack(e), odm_engine_device(e), odm_engine_form(e), err);
 		for (uint32_t m = 0; rc == OD_OK && m < b->n_moe; m++)
 			b->all_bytes += b->n_experts * sizes.slot_bytes[m];
 		b->expert_bytes = b->all_bytes / b->n_moe / b->n_experts;
@@ -510,7 +514,9 @@ static double bytes_per_token(const struct residency_bench *b, size_t run, size_
 /* The best of the policies that know no future, of this memory. */
 static double online_bytes(const struct residency_bench *b, size_t k)
 {
-	return (double)(b->lru[k] < b->lfu[k] ? b->lru[k] : b->lfu[k]);
+	const uint64_t older = b->lru[k] < b->lfu[k] ? b->lru[k] : b->lfu[k];
+
+	return (double)(older < b->lrfu[k] ? older : b->lrfu[k]);
 }
 
 /* The resident rate, or what the disk's rate allows with the bytes of that policy. */
@@ -562,14 +568,15 @@ static void report_budgets(const struct residency_bench *b, struct od_report *r)
 		{ "bytes_per_token", "read a token", 0 },
 		{ "disk_share", "/ disk", 2 },
 		{ "bytes", "/ online", 2 },
+		{ "lrfu_bytes", "LRFU", 2 },
 		{ "lru_bytes", "LRU", 2 },
 		{ "lfu_bytes", "LFU", 2 },
 		{ "belady_bytes", "Belady", 2 },
 	};
 	struct od_table *t = od_report_table(
 		r, "by_budget",
-		"Medians. bound: resident, or the disk with the bytes of the better of LRU and LFU; read, LRU, LFU, "
-		"Belady: bytes over those (last round)",
+		"Medians. bound: resident, or the disk with the bytes of online, the best of LRFU, LRU and LFU; LRFU, LRU, "
+		"LFU, Belady: bytes over those (last round)",
 		columns, sizeof(columns) / sizeof(columns[0]));
 
 	for (size_t k = 0; k < b->n_budgets; k++) {
@@ -588,6 +595,7 @@ static void report_budgets(const struct residency_bench *b, struct od_report *r)
 					OD_BYTES(median(b, k, bytes_per_token)),
 					OD_REAL(median(b, k, disk_share)),
 					any ? OD_REAL((double)run_of(b, b->opt.runs - 1, k)->bytes / online) : OD_NONE,
+					any ? OD_REAL((double)b->lrfu[k] / online) : OD_NONE,
 					any ? OD_REAL((double)b->lru[k] / online) : OD_NONE,
 					any ? OD_REAL((double)b->lfu[k] / online) : OD_NONE,
 					any ? OD_REAL((double)b->belady[k] / online) : OD_NONE,
@@ -627,12 +635,13 @@ static int allocate(struct residency_bench *b, struct od_err *err)
 	b->resident = calloc(runs, sizeof(*b->resident));
 	b->disk_gbps = calloc(runs, sizeof(*b->disk_gbps));
 	b->x = calloc(runs, sizeof(*b->x));
+	b->lrfu = calloc(b->n_budgets, sizeof(*b->lrfu));
 	b->lru = calloc(b->n_budgets, sizeof(*b->lru));
 	b->lfu = calloc(b->n_budgets, sizeof(*b->lfu));
 	b->belady = calloc(b->n_budgets, sizeof(*b->belady));
 	b->first = calloc(b->opt.tokens, sizeof(*b->first));
-	if (b->run == NULL || b->resident == NULL || b->disk_gbps == NULL || b->x == NULL || b->lru == NULL ||
-	    b->lfu == NULL || b->belady == NULL || b->first == NULL)
+	if (b->run == NULL || b->resident == NULL || b->disk_gbps == NULL || b->x == NULL || b->lrfu == NULL ||
+	    b->lru == NULL || b->lfu == NULL || b->belady == NULL || b->first == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "figures of %zu rounds", runs);
 	return OD_OK;
 }
@@ -668,6 +677,7 @@ int od_bench_residency(int argc, char **argv, struct od_err *err)
 	free(b.resident);
 	free(b.disk_gbps);
 	free(b.x);
+	free(b.lrfu);
 	free(b.lru);
 	free(b.lfu);
 	free(b.belady);

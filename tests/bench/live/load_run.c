@@ -65,7 +65,6 @@ static int run_loaders(const struct load_job *j, struct load_time *t, struct od_
 	const struct od_loader_opts opts = { .pack = c->source->pack,
 					     .device = c->device,
 					     .form = c->source->form,
-					     .slot = od_form_bufs(c->source->form),
 					     .schedule = j->s,
 					     .n_readers = c->n_readers,
 					     .n_inflaters = c->n_inflaters,
@@ -216,7 +215,7 @@ int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 	if (rc == OD_OK)
 		rc = run_readers(c, &raw, reader, t, err);
 	for (unsigned i = 0; i < c->n_readers; i++) {
-		od_expert_bufs_put(c->bufs, 0, &reader[i].mem, ~0u);
+		od_expert_bufs_put(c->bufs, 0, &reader[i].mem);
 		od_buf_free(reader[i].staging);
 	}
 	free(reader);

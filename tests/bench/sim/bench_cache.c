@@ -26,15 +26,15 @@ enum cache_form { FORM_PLANES, FORM_PLAIN };
 static const char *const form_names[] = { "planes", "plain", NULL };
 static const char *const rival_states[] = { "F", "C", "S", "E", NULL };
 
-#define CACHE_KINDS 7
+#define CACHE_KINDS 8
 static const struct cache_kind {
 	const char *name;
 	enum cache_rule rule;
 	bool planned;
 } cache_kinds[CACHE_KINDS] = {
-	{ "rank", CACHE_RANK, true },	   { "rank F", CACHE_RANK, false },	{ "lfu", CACHE_LFU, false },
-	{ "lru", CACHE_LRU, false },	   { "marking", CACHE_MARKING, false }, { "fifo", CACHE_FIFO, false },
-	{ "belady", CACHE_BELADY, false },
+	{ "lrfu", CACHE_LRFU, false }, { "rank", CACHE_RANK, true },	  { "rank F", CACHE_RANK, false },
+	{ "lfu", CACHE_LFU, false },   { "lru", CACHE_LRU, false },	  { "marking", CACHE_MARKING, false },
+	{ "fifo", CACHE_FIFO, false }, { "belady", CACHE_BELADY, false },
 };
 
 struct cache_study {
@@ -75,7 +75,7 @@ static int parse(struct cache_options *o, int argc, char **argv, struct od_err *
 		{ "rival-state", OD_ARG_CHOICE, &o->rival_state, "F|C|S|E",
 		  "state in which policies other than rank keep experts (default: F)", 0, 0, rival_states },
 		{ "rivals-share", OD_ARG_FLAG, &o->shared, NULL,
-		  "other policies than rank: one cache for all layers (belady: always)", 0, 0, NULL },
+		  "lfu, lru, marking, fifo: one cache for all layers (lrfu and belady: always)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Expert size and load cost" },
 		{ "form", OD_ARG_CHOICE, &o->form, "planes|plain",
 		  "size of F: as stored, or 16 bits per weight (default: planes)", 0, 0, form_names },
@@ -88,11 +88,10 @@ static int parse(struct cache_options *o, int argc, char **argv, struct od_err *
 
 	return od_bench_options(
 		table, sizeof(table) / sizeof(table[0]), argc, argv, &o->help,
-		"cache --routes FILE [OPTIONS]\n       od-bench cache --record FILE --help\n"
-		"       od-bench cache --live --help",
+		"cache --routes FILE [OPTIONS]\n       od-bench cache --record FILE --help",
 		"Replays recorded routes through an expert cache on every worker, for each policy and size. Prints\n"
-		"bytes read, residency time and load time per layer. rank: pools by the planner; rank F: only\n"
-		"ready-to-compute experts; belady: evicts with the future known.\n"
+		"bytes read, residency time and load time per layer. lrfu: as od-main and od-worker do; rank: pools\n"
+		"by ZipMoE's planner; rank F: only ready-to-compute experts; belady: evicts with the future known.\n"
 		"Experts are placed as od-main places them: fixed groups; each expert goes to the worker where it\n"
 		"costs least, given the caches; ties go to its home. Belady and the plans place by homes alone, so\n"
 		"that the future does not depend on the cache. Prompts are not replayed. The times without a cache,\n"
@@ -157,8 +156,8 @@ static int replay_one(const struct cache_options *o, struct cache_study *s, size
 		.rule = cache_kinds[kind].rule,
 		.planned = cache_kinds[kind].planned,
 		.state = (enum od_cache_state)o->rival_state,
-		.per_layer =
-			!o->shared && cache_kinds[kind].rule != CACHE_BELADY && cache_kinds[kind].rule != CACHE_RANK,
+		.per_layer = !o->shared && cache_kinds[kind].rule != CACHE_BELADY &&
+			     cache_kinds[kind].rule != CACHE_RANK && cache_kinds[kind].rule != CACHE_LRFU,
 		.budget_bytes = s->budgets.budget[budget].bytes,
 		.seed = o->seed,
 	};
@@ -330,8 +329,6 @@ int od_bench_cache(int argc, char **argv, struct od_err *err)
 	int rc;
 
 	for (int i = 1; i < argc; i++) {
-		if (strcmp(argv[i], "--live") == 0)
-			return od_bench_cache_live(argc, argv, err);
 		if (strcmp(argv[i], "--record") == 0 || strncmp(argv[i], "--record=", 9) == 0)
 			return od_bench_cache_record(argc, argv, err);
 	}

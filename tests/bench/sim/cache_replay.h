@@ -16,7 +16,7 @@
 #ifndef OD_BENCH_CACHE_REPLAY_H
 #define OD_BENCH_CACHE_REPLAY_H
 
-#include "common/cache/rank_list.h"
+#include "tests/bench/sim/rank_list.h"
 #include "main-node/cluster/placement.h"
 #include "tests/bench/sim/cache_routes.h"
 #include "tests/bench/sim/cache_rule.h"

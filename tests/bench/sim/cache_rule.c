@@ -1,6 +1,7 @@
 #include "tests/bench/sim/cache_rule.h"
 
-#include "common/cache/pool_policy_internal.h"
+#include "tests/bench/sim/pool_policy_internal.h"
+#include "common/residency/expert_cache.h"
 #include "tests/bench/bench_draw.h"
 
 #include <stdlib.h>
@@ -127,6 +128,69 @@ static struct od_cache *new_rival(enum cache_rule rule, const struct od_cache_op
 	return &r->base;
 }
 
+/* ---- What the daemons do ---- */
+
+struct daemon_cache {
+	struct od_cache base;
+	struct od_expert_cache *own;
+	uint64_t step;
+};
+
+static struct daemon_cache *daemon_of(struct od_cache *c)
+{
+	return (struct daemon_cache *)c; /* base is the first member */
+}
+
+static void use_daemon(struct od_cache *c, uint32_t layer, uint32_t expert)
+{
+	struct daemon_cache *d = daemon_of(c);
+	const struct od_expert_changes changes = od_expert_cache_use(d->own, d->step, layer, expert);
+
+	for (size_t i = 0; i < changes.n; i++) {
+		const struct od_expert_change *at = &changes.change[i];
+
+		cache_set(c, cache_id(c, at->m, at->expert),
+			  od_expert_cache_keeps(d->own, at->m, at->expert) ? c->opt.state : OD_CACHE_NONE);
+	}
+}
+
+static void forget_daemon(struct od_cache *c, uint32_t layer, uint32_t expert)
+{
+	od_expert_cache_forget(daemon_of(c)->own, layer, expert);
+}
+
+static void free_daemon(struct od_cache *c)
+{
+	od_expert_cache_free(daemon_of(c)->own);
+}
+
+static struct od_cache *new_daemon(const struct od_cache_opts *o)
+{
+	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
+	struct daemon_cache *d = calloc(1, sizeof(*d));
+	uint64_t *bytes = calloc(o->n_moe, sizeof(*bytes));
+
+	if (d != NULL && bytes != NULL) {
+		d->base = (struct od_cache){ .use = use_daemon, .forget = forget_daemon, .free = free_daemon };
+		for (uint32_t i = 0; i < o->n_moe; i++)
+			bytes[i] = cache_layer_bytes(o, i);
+	}
+	if (d == NULL || bytes == NULL ||
+	    od_expert_cache_new(&d->own, o->n_moe, o->n_experts, bytes, o->budget_bytes, NULL) != OD_OK) {
+		free(bytes);
+		free(d);
+		return NULL;
+	}
+	free(bytes);
+	(void)od_expert_cache_place(d->own, &whole);
+	return &d->base;
+}
+
+void cache_rule_step(struct od_cache *lrfu, uint64_t step)
+{
+	daemon_of(lrfu)->step = step;
+}
+
 int cache_rule_new(struct od_cache **out, enum cache_rule rule, const struct od_cache_opts *opts, uint64_t seed,
 		   struct od_err *err)
 {
@@ -138,7 +202,9 @@ int cache_rule_new(struct od_cache **out, enum cache_rule rule, const struct od_
 	rc = odc_check(&o, err);
 	if (rc != OD_OK)
 		return rc;
-	return rule < CACHE_FIFO ? od_cache_new(out, &o, err) : odc_open(out, new_rival(rule, &o, seed), &o, err);
+	if (rule < CACHE_FIFO)
+		return od_cache_new(out, &o, err);
+	return odc_open(out, rule == CACHE_LRFU ? new_daemon(&o) : new_rival(rule, &o, seed), &o, err);
 }
 
 void cache_rule_foretell(struct od_cache *belady, uint64_t next_use)

@@ -1,5 +1,6 @@
-/* cache_rule.h - eviction rules of a cache: the workers' own (common/cache/pool_policy.h), and others for comparison,
- * which keep experts in one state: FIFO, Marking (Fiat, Karp, Luby, McGeoch, Sleator, Young 1991) and Belady's oracle.
+/* cache_rule.h - eviction rules of a cache: the daemons' own, LRFU (common/residency/expert_cache.h), ZipMoE's, LRU and
+ * LFU (pool_policy.h), and others that keep experts in one state: FIFO, Marking (Fiat, Karp, Luby, McGeoch, Sleator,
+ * Young 1991) and Belady's oracle.
  *
  * Marking: a use marks an expert; the victim is a random unmarked one; when all are marked, a new phase begins with
  * none marked. Belady's evicts the expert whose next use is farthest, which only a replay can know. The functions of
@@ -8,7 +9,7 @@
 #ifndef OD_BENCH_CACHE_RULE_H
 #define OD_BENCH_CACHE_RULE_H
 
-#include "common/cache/pool_policy.h"
+#include "tests/bench/sim/pool_policy.h"
 
 enum cache_rule {
 	CACHE_RANK = OD_CACHE_RANK,
@@ -17,6 +18,7 @@ enum cache_rule {
 	CACHE_FIFO,
 	CACHE_MARKING,
 	CACHE_BELADY,
+	CACHE_LRFU,
 };
 
 #define CACHE_NEVER UINT64_MAX
@@ -28,5 +30,8 @@ OD_MUST_CHECK int cache_rule_new(struct od_cache **out, enum cache_rule rule, co
 /* Call before od_cache_use of a CACHE_BELADY. next_use: time of the expert's next use, on any clock that grows from use
  * to use, or CACHE_NEVER. */
 void cache_rule_foretell(struct od_cache *belady, uint64_t next_use);
+
+/* Call before the uses of a step of a CACHE_LRFU: its number, which grows. */
+void cache_rule_step(struct od_cache *lrfu, uint64_t step);
 
 #endif

@@ -14,7 +14,7 @@
 #define OD_CACHE_PLANNER_H
 
 #include "common/base/status.h"
-#include "common/cache/cache_state.h"
+#include "tests/bench/sim/cache_state.h"
 
 #define OD_CACHE_PLAN_STEPS 24
 

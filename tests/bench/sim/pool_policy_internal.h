@@ -3,7 +3,7 @@
 #ifndef OD_CACHE_POOL_POLICY_INTERNAL_H
 #define OD_CACHE_POOL_POLICY_INTERNAL_H
 
-#include "common/cache/pool_policy.h"
+#include "tests/bench/sim/pool_policy.h"
 
 struct od_cache {
 	struct od_cache_opts opt;

@@ -1,4 +1,4 @@
-#include "common/cache/cache_state.h"
+#include "tests/bench/sim/cache_state.h"
 
 struct od_cache_sizes od_cache_sizes_of(uint64_t sm_bytes, uint64_t e_bytes, uint64_t plain_bytes, bool planes)
 {

@@ -1,4 +1,4 @@
-#include "common/cache/selection.h"
+#include "tests/bench/sim/selection.h"
 
 #include "common/base/mem.h"
 

@@ -1,5 +1,5 @@
 /* LRU and LFU: a heap of what is kept, who has the least key has to go. */
-#include "common/cache/pool_policy_internal.h"
+#include "tests/bench/sim/pool_policy_internal.h"
 
 #include <stdlib.h>
 

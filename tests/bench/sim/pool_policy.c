@@ -1,4 +1,4 @@
-#include "common/cache/pool_policy_internal.h"
+#include "tests/bench/sim/pool_policy_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-#include "common/cache/planner.h"
+#include "tests/bench/sim/planner.h"
 
-#include "common/cache/selection.h"
+#include "tests/bench/sim/selection.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Rank dispatch: an expert's rank in its layer says which pool it belongs to. */
-#include "common/cache/pool_policy_internal.h"
-#include "common/cache/rank_list.h"
+#include "tests/bench/sim/pool_policy_internal.h"
+#include "tests/bench/sim/rank_list.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "common/cache/rank_list.h"
+#include "tests/bench/sim/rank_list.h"
 
 #include <stdlib.h>
 

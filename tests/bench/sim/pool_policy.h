@@ -17,7 +17,7 @@
 
 #include <stddef.h>
 
-#include "common/cache/planner.h"
+#include "tests/bench/sim/planner.h"
 
 struct od_cache;
 
