@@ -109,6 +109,7 @@ struct od_op_embed {
 	const struct od_weight *table; /* [vocab][hidden], without scales beside it */
 	struct od_ref rows, x;
 	float scale; /* 0: none */
+	bool in_order; /* the table is [n_rows][hidden]: row r is that of row r's token */
 };
 
 /* angles [2 * half]: cosines, then sines, of position * inv_freq, times magnitude: the first or the second of each, by

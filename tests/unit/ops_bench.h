@@ -176,6 +176,7 @@ static inline void run_in_steps(struct ops_bench *b, struct od_device *d, const 
 {
 	struct od_ref first[MAX_ROW_REFS];
 	struct od_op step = *op;
+	struct od_weight table;
 
 	if (!is_chosen())
 		return;
@@ -191,6 +192,11 @@ static inline void run_in_steps(struct ops_bench *b, struct od_device *d, const 
 		step.n_rows = op->n_rows - r < n ? op->n_rows - r : n;
 		if (b->segment != NULL)
 			b->segment->n_rows = step.n_rows;
+		if (op->kind == OD_OP_EMBED && op->embed.in_order) { /* the table's rows are the step's */
+			table = *op->embed.table;
+			table.data = od_ref_at(table.data, r * od_row_bytes(table.dtype, table.n_in));
+			step.embed.table = &table;
+		}
 		run_op(d, &step);
 	}
 	assert_arena(b, what);

@@ -18,58 +18,67 @@ static const enum od_dtype block_formats[] = {
 
 /* ---- rows in, rows out ---- */
 
-static void op_embed(void **state)
+/* in_order: the table has the step's rows. */
+static void check_embed(struct ops_bench *b, enum weight_kind kind, bool in_order)
 {
 	enum { VOCAB = 50, HIDDEN = 37 };
+	struct weight table;
+	struct od_op op = { .kind = OD_OP_EMBED, .n_rows = ROWS };
+	const struct od_row_info *rows;
 
+	bench_reset(b);
+	lay_weight(b, &table, kind, in_order ? ROWS : VOCAB, HIDDEN);
+	op.embed = (struct od_op_embed){ .table = &table.w,
+					 .rows = lay_rows(b, VOCAB, 1, 9),
+					 .x = lay_dirt(b, ROWS * HIDDEN * sizeof(float)),
+					 .in_order = in_order };
+	expect(b);
+	rows = wanted(b, op.embed.rows);
+	for (size_t r = 0; r < ROWS; r++)
+		for (size_t i = 0; i < HIDDEN; i++)
+			wanted_f32(b, op.embed.x)[r * HIDDEN + i] = weight_at(
+				table.w.dtype, table.m.data, (in_order ? r : (size_t)rows[r].token) * HIDDEN + i);
+	by_row(b, &op.embed.rows, sizeof(struct od_row_info));
+	by_row(b, &op.embed.x, HIDDEN * sizeof(float));
+	check_op(b, &op, in_order ? "embed in order" : "embed");
+}
+
+static void op_embed(void **state)
+{
 	FOR_PROFILES(p)
 	{
 		struct ops_bench b;
 
 		bench_open(&b, state, p);
-		for (enum weight_kind kind = W_BF16; kind <= W_F32; kind++) {
-			struct weight table;
-			struct od_op op = { .kind = OD_OP_EMBED, .n_rows = ROWS };
-			const struct od_row_info *rows;
-
-			bench_reset(&b);
-			lay_weight(&b, &table, kind, VOCAB, HIDDEN);
-			op.embed = (struct od_op_embed){ .table = &table.w,
-							 .rows = lay_rows(&b, VOCAB, 1, 9),
-							 .x = lay_dirt(&b, ROWS * HIDDEN * sizeof(float)) };
-			expect(&b);
-			rows = wanted(&b, op.embed.rows);
-			for (size_t r = 0; r < ROWS; r++)
-				for (size_t i = 0; i < HIDDEN; i++)
-					wanted_f32(&b, op.embed.x)[r * HIDDEN + i] = weight_at(
-						table.w.dtype, table.m.data, (size_t)rows[r].token * HIDDEN + i);
-			by_row(&b, &op.embed.rows, sizeof(struct od_row_info));
-			by_row(&b, &op.embed.x, HIDDEN * sizeof(float));
-			check_op(&b, &op, "embed");
-		}
+		for (enum weight_kind kind = W_BF16; kind <= W_F32; kind++)
+			for (int in_order = 0; in_order < 2; in_order++)
+				check_embed(&b, kind, in_order != 0);
 		bench_close(&b);
 	}
 }
 
-/* Each weight of a format of blocks, as it is and multiplied. */
+/* Each weight of a format of blocks, as it is and multiplied, of both kinds of tables. */
 static void op_embed_blocks(void **state)
 {
 	enum { VOCAB = 5, HIDDEN = 2 * OD_MOST_BLOCK };
 	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
-	for (size_t t = 0; t < N_BLOCK_FORMATS; t++) {
-		const size_t n = od_block_of(block_formats[t]).weights;
-		struct od_weight table = { .dtype = block_formats[t], .n_out = VOCAB, .n_in = HIDDEN };
+	for (size_t t = 0; t < 2 * N_BLOCK_FORMATS; t++) {
+		const bool in_order = t >= N_BLOCK_FORMATS;
+		const enum od_dtype format = block_formats[t % N_BLOCK_FORMATS];
+		const size_t n = od_block_of(format).weights;
+		struct od_weight table = { .dtype = format, .n_out = in_order ? ROWS : VOCAB, .n_in = HIDDEN };
 		struct od_op op = { .kind = OD_OP_EMBED, .n_rows = ROWS };
 		const struct od_row_info *rows;
 
 		bench_reset(&b);
-		table.data = lay_blocks(&b, table.dtype, VOCAB * HIDDEN / n);
+		table.data = lay_blocks(&b, table.dtype, table.n_out * HIDDEN / n);
 		op.embed = (struct od_op_embed){ .table = &table,
 						 .rows = lay_rows(&b, VOCAB, 1, 9),
 						 .x = lay_dirt(&b, ROWS * HIDDEN * sizeof(float)),
-						 .scale = t % 2 == 0 ? 0 : 1.3f };
+						 .scale = t % 2 == 0 ? 0 : 1.3f,
+						 .in_order = in_order };
 		expect(&b);
 		rows = wanted(&b, op.embed.rows);
 		for (size_t r = 0; r < ROWS; r++) {
@@ -77,7 +86,8 @@ static void op_embed_blocks(void **state)
 
 			od_format(table.dtype)
 				->decode((const char *)wanted(&b, table.data) +
-						 (size_t)rows[r].token * od_row_bytes(table.dtype, HIDDEN),
+						 (in_order ? r : (size_t)rows[r].token) *
+							 od_row_bytes(table.dtype, HIDDEN),
 					 HIDDEN, x);
 			for (size_t i = 0; t % 2 != 0 && i < HIDDEN; i++)
 				x[i] *= 1.3f;

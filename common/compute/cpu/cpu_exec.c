@@ -85,12 +85,12 @@ static void multiply(const struct cpu_job *j, struct products *l)
 
 /* ---- rows in, rows out ---- */
 
-static void embed_row(const struct od_backend *be, const struct od_mat *e, int32_t token, float *x)
+static void embed_row(const struct od_backend *be, const struct od_mat *e, size_t row, float *x)
 {
 	if (e->dtype == OD_BF16)
-		be->bf16_to_f32(x, (const uint16_t *)e->data + (size_t)token * e->n_in, e->n_in);
+		be->bf16_to_f32(x, (const uint16_t *)e->data + row * e->n_in, e->n_in);
 	else
-		od_dequant_row(e, (size_t)token, x);
+		od_dequant_row(e, row, x);
 }
 
 static void embed(const struct cpu_job *j)
@@ -102,7 +102,7 @@ static void embed(const struct cpu_job *j)
 	float *x = f32_at(j, o->x);
 
 	for (size_t r = 0; r < j->op->n_rows; r++, x += table.n_in) {
-		embed_row(j->be, &table, row[r].token, x);
+		embed_row(j->be, &table, o->in_order ? r : (size_t)row[r].token, x);
 		if (o->scale != 0)
 			for (size_t i = 0; i < table.n_in; i++)
 				x[i] *= o->scale;

@@ -46,7 +46,8 @@ static void embed(struct od_cuda_device *c, const struct od_op *op)
 				     .row_bytes = od_row_bytes(o->table->dtype, o->table->n_in),
 				     .hidden = (uint32_t)o->table->n_in,
 				     .dtype = o->table->dtype,
-				     .scale = o->scale };
+				     .scale = o->scale,
+				     .in_order = o->in_order };
 
 	if ((od_format(o->table->dtype)->uses & OD_USE_BLOCKS) != 0)
 		LAUNCH(c, gpu_embed_blocks, row_blocks(a.hidden), op->n_rows, 0, a);

@@ -223,10 +223,11 @@ size_t gpu_blocks_shared(void)
 GPU_KERNEL(gpu_embed_blocks, struct gpu_embed, GPU_ROW_THREADS)
 {
 	const uint32_t i = gpu_block_x() * GPU_ROW_THREADS + gpu_thread();
+	const size_t row = a.in_order ? gpu_block_y() : (size_t)a.rows[gpu_block_y()].token;
 	float v;
 
 	if (i >= a.hidden)
 		return;
-	v = gpu_block_at(a.dtype, a.table + (size_t)a.rows[gpu_block_y()].token * a.row_bytes, i);
+	v = gpu_block_at(a.dtype, a.table + row * a.row_bytes, i);
 	a.x[(size_t)gpu_block_y() * a.hidden + i] = a.scale != 0 ? v * a.scale : v;
 }

@@ -90,7 +90,8 @@ GPU_KERNEL(gpu_expert_end, struct gpu_expert_end, GPU_ROW_THREADS)
 
 GPU_KERNEL(gpu_embed, struct gpu_embed, GPU_ROW_THREADS)
 {
-	const size_t from = (size_t)a.rows[gpu_block_y()].token * a.hidden + element();
+	const size_t row = a.in_order ? gpu_block_y() : (size_t)a.rows[gpu_block_y()].token,
+		     from = row * a.hidden + element();
 	float v;
 
 	if (element() >= a.hidden)

@@ -317,7 +317,7 @@ struct gpu_embed {
 	uint64_t row_bytes;
 	uint32_t hidden, dtype;
 	float scale;
-	uint32_t zero;
+	uint32_t in_order; /* 1: row r of the table is row r's; 0: its token's */
 };
 GPU_LAUNCHER(gpu_embed, struct gpu_embed);
 GPU_LAUNCHER(gpu_embed_blocks, struct gpu_embed); /* k_blocks.cu */
