@@ -1,4 +1,5 @@
 #include "common/compute/cards.h"
+#include "common/compute/formats/format.h"
 #include "common/model/forward_internal.h"
 
 #include <assert.h>
@@ -133,8 +134,35 @@ static void put_rows(struct od_forward *f)
 		run_angles(f);
 	}
 	f->card = card_of(f, f->layer);
-	f->put = od_device_ticket(d, OD_QUEUE_COMPUTE);
-	f->put_open = true;
+}
+
+/* If the table stays in a file, reads the rows of the step's tokens into buffer b. */
+static int read_embed(struct od_forward *f, const struct od_row_reader *reader, uint64_t row_bytes, enum buffer b,
+		      const struct od_row *rows, size_t n_rows, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (reader->read == NULL)
+		return OD_OK;
+	for (size_t r = 0; rc == OD_OK && r < n_rows; r++)
+		rc = reader->read(reader->arg, (uint32_t)rows[r].token, (char *)f->host[b] + r * row_bytes, err);
+	return rc;
+}
+
+/* Embeds the step's tokens into x. For a table in a file, buffer b has their rows (read_embed). */
+static void run_embed(struct od_forward *f, const struct od_weight *table, uint64_t row_bytes, enum buffer b,
+		      enum buffer x, float scale)
+{
+	const bool in_file = row_bytes > 0;
+
+	if (in_file && f->staged)
+		od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, b), f->host[b], f->n_rows * row_bytes);
+	run(f, &(struct od_op){ .kind = OD_OP_EMBED,
+				.embed = { .table = table,
+					   .rows = ref(f, BUF_INFO),
+					   .x = ref(f, x),
+					   .scale = scale,
+					   .in_order = in_file } });
 }
 
 /* A new text has no fixed state yet. */
@@ -155,11 +183,8 @@ static void run_inputs(struct od_forward *f)
 
 	if (n == 0)
 		return;
-	run(f, &(struct od_op){ .kind = OD_OP_EMBED,
-				.embed = { .table = &f->o.dense->layer_embed,
-					   .rows = ref(f, BUF_INFO),
-					   .x = ref(f, BUF_INPUT),
-					   .scale = sqrtf((float)c->layer_input) } });
+	run_embed(f, &f->layer_embed, f->o.layer_embed_row_bytes, BUF_LAYER_EMBED, BUF_INPUT,
+		  sqrtf((float)c->layer_input));
 	run(f, &(struct od_op){ .kind = OD_OP_LINEAR,
 				.linear = { .w = { &f->o.dense->layer_project },
 					    .x = ref(f, BUF_X),
@@ -181,8 +206,8 @@ static void run_inputs(struct od_forward *f)
 					     .hidden = n } });
 }
 
-/* Waits until the device has read the tables of the step before, which this step is about to write over. Work that was
- * queued before that step has then been done, too. */
+/* Waits until the device has read the tables of the step before, and its rows of embeddings in a file, which this step
+ * is about to write over. Work that was queued before that step has then been done, too. */
 static int settle(struct od_forward *f, struct od_err *err)
 {
 	if (!f->put_open)
@@ -204,6 +229,11 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	rc = take_rows(f, rows, n_rows, err);
 	if (rc == OD_OK)
 		rc = settle(f, err);
+	if (rc == OD_OK)
+		rc = read_embed(f, &f->o.dense->embed_reader, f->o.embed_row_bytes, BUF_EMBED, rows, n_rows, err);
+	if (rc == OD_OK)
+		rc = read_embed(f, &f->o.dense->layer_embed_reader, f->o.layer_embed_row_bytes, BUF_LAYER_EMBED, rows,
+				n_rows, err);
 	if (rc != OD_OK)
 		return rc;
 	memcpy(f->rows, rows, n_rows * sizeof(*rows));
@@ -221,12 +251,11 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	f->phase = PHASE_ATTENTION;
 	put_rows(f);
 	if (od_config_holds_embed(f->o.config))
-		run(f, &(struct od_op){ .kind = OD_OP_EMBED,
-					.embed = { .table = &f->o.dense->embed,
-						   .rows = ref(f, BUF_INFO),
-						   .x = ref(f, BUF_X),
-						   .scale = f->o.config->embed_scale } });
+		run_embed(f, &f->embed, f->o.embed_row_bytes, BUF_EMBED, BUF_X, f->o.config->embed_scale);
 	run_inputs(f);
+	/* This ticket comes after the operations that read rows of embeddings in a file: settle() waits for both. */
+	f->put = od_device_ticket(f->o.device, OD_QUEUE_COMPUTE);
+	f->put_open = true;
 	clear_fixed(f);
 	return OD_OK;
 }

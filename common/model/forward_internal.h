@@ -27,6 +27,8 @@ enum buffer {
 	BUF_INPUT, /* [n_layers][layer_input]: each layer's own input */
 	BUF_PROJECT, /* [n_layers][layer_input]: addend of BUF_INPUT */
 	BUF_GATED, /* [layer_input]: of the layer under way */
+	BUF_EMBED, /* [embed_row_bytes]: the token's row of a table in a file */
+	BUF_LAYER_EMBED, /* [layer_embed_row_bytes]: as BUF_EMBED */
 	N_ROW_BUFFERS,
 	/* once: */
 	BUF_MIX = N_ROW_BUFFERS, /* scratch of mixers */
@@ -53,6 +55,8 @@ struct od_forward {
 	bool moves; /* the layer under way is on another card, where its rows are not yet */
 	void *moved; /* rows on their way from card to card; NULL: there is one card */
 	uint64_t at[N_BUFFERS]; /* in each buf */
+	/* OD_OP_EMBED reads these: the tables, or the buffers for those in a file. */
+	struct od_weight embed, layer_embed;
 	/* On the host: the buffers that begin sends, and those for fetched results. */
 	struct od_row *rows; /* [max_rows] */
 	struct od_row_info *info; /* [max_rows] */

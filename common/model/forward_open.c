@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Buffers that the host reads or writes after begin. */
+/* Buffers that the host reads, or fills for each step. */
 static const bool on_host[N_BUFFERS] = {
-	[BUF_X] = true,	     [BUF_H] = true,	  [BUF_PROBABILITY] = true, [BUF_EXPERT] = true,
-	[BUF_WEIGHT] = true, [BUF_MARGIN] = true, [BUF_Y] = true,	    [BUF_LOGITS] = true,
+	[BUF_X] = true,	     [BUF_H] = true, [BUF_PROBABILITY] = true, [BUF_EXPERT] = true, [BUF_WEIGHT] = true,
+	[BUF_MARGIN] = true, [BUF_Y] = true, [BUF_LOGITS] = true,      [BUF_EMBED] = true,  [BUF_LAYER_EMBED] = true,
 };
 
 static uint64_t table_bytes(const struct od_forward_opts *o)
@@ -119,6 +119,8 @@ static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS
 		[BUF_INPUT] = inputs * c->n_layers,
 		[BUF_PROJECT] = inputs * c->n_layers,
 		[BUF_GATED] = inputs,
+		[BUF_EMBED] = o->embed_row_bytes,
+		[BUF_LAYER_EMBED] = o->layer_embed_row_bytes,
 		[BUF_MIX] = mix_bytes(o),
 		[BUF_FFN] = ffn_bytes(o),
 		[BUF_TABLES] = table_bytes(o),
@@ -187,21 +189,33 @@ void od_forward_split(const struct od_forward_opts *opts, struct od_split *s)
 	od_split_add(&s->beside.bytes, all - on_device);
 }
 
-static bool weight_fits(const struct od_weight *w, const struct od_config *c, enum od_role role, uint32_t layer)
+/* in_file: the weight has no data */
+static bool shape_fits(const struct od_weight *w, const struct od_config *c, enum od_role role, uint32_t layer,
+		       bool in_file)
 {
 	uint64_t n_out, n_in;
 
 	od_role_shape(c, role, layer, &n_out, &n_in);
 	if (n_out == 0 || !od_config_holds_role(c, role, layer))
-		return w->data.buf == NULL;
-	return w->data.buf != NULL && w->n_out == n_out && w->n_in == n_in;
+		return w->data.buf == NULL && !in_file;
+	return (w->data.buf == NULL) == in_file && w->n_out == n_out && w->n_in == n_in;
 }
 
-static bool is_table(const struct od_weight *w)
+static bool weight_fits(const struct od_weight *w, const struct od_config *c, enum od_role role, uint32_t layer)
+{
+	return shape_fits(w, c, role, layer, false);
+}
+
+/* row_bytes: those of a row, if the table stays in a file; else 0 */
+static bool table_fits(const struct od_weight *w, const struct od_row_reader *reader, uint64_t row_bytes,
+		       const struct od_config *c, enum od_role role)
 {
 	const struct od_format *f = od_format(w->dtype);
+	const bool in_file = reader->read != NULL;
 
-	return f != NULL && (f->uses & (OD_USE_VECTOR | OD_USE_BLOCKS)) != 0;
+	if (!shape_fits(w, c, role, 0, in_file) || row_bytes != (in_file ? od_row_bytes(w->dtype, w->n_in) : 0))
+		return false;
+	return w->n_out == 0 || (f != NULL && (f->uses & (OD_USE_VECTOR | OD_USE_BLOCKS)) != 0);
 }
 
 static bool head_fits(const struct od_dense *d, const struct od_config *c)
@@ -213,14 +227,16 @@ static bool head_fits(const struct od_dense *d, const struct od_config *c)
 }
 
 /* The loaders check files; this second check prevents reads outside a buffer if one of them has a bug. */
-static int check_dense(const struct od_dense *d, const struct od_config *c, struct od_err *err)
+static int check_dense(const struct od_forward_opts *o, struct od_err *err)
 {
-	bool ok = weight_fits(&d->embed, c, OD_ROLE_EMBED, 0) && (!od_config_holds_embed(c) || is_table(&d->embed)) &&
-		  (!od_config_holds_head(c) || head_fits(d, c)) &&
-		  weight_fits(&d->layer_embed, c, OD_ROLE_LAYER_EMBED, 0) &&
-		  (c->layer_input == 0 || is_table(&d->layer_embed)) &&
-		  weight_fits(&d->layer_project, c, OD_ROLE_LAYER_PROJECT, 0) &&
-		  (d->layer_project_norm.buf != NULL) == (c->layer_input > 0);
+	const struct od_dense *d = o->dense;
+	const struct od_config *c = o->config;
+	bool ok =
+		table_fits(&d->embed, &d->embed_reader, o->embed_row_bytes, c, OD_ROLE_EMBED) &&
+		(!od_config_holds_head(c) || head_fits(d, c)) &&
+		table_fits(&d->layer_embed, &d->layer_embed_reader, o->layer_embed_row_bytes, c, OD_ROLE_LAYER_EMBED) &&
+		weight_fits(&d->layer_project, c, OD_ROLE_LAYER_PROJECT, 0) &&
+		(d->layer_project_norm.buf != NULL) == (c->layer_input > 0);
 
 	for (uint32_t i = 0; i < c->n_layers && ok; i++)
 		for (int role = 0; ok && role < OD_N_ROLES; role++)
@@ -283,6 +299,17 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	return OD_OK;
 }
 
+/* Rows of a table in a file go to the card of the first layer, which needs them. */
+static void bind_table(struct od_forward *f, struct od_weight *w, const struct od_weight *table,
+		       const struct od_row_reader *reader, enum buffer b)
+{
+	*w = *table;
+	if (reader->read == NULL)
+		return;
+	w->n_out = f->o.max_rows;
+	w->data = od_buf_ref(f->buf[od_device_card_of(f->o.device, od_config_begin(f->o.config))], f->at[b]);
+}
+
 static int put_frequencies(struct od_forward *f, struct od_err *err)
 {
 	const struct od_config *c = f->o.config;
@@ -316,7 +343,7 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 	if (opts->max_logits > opts->max_rows)
 		return od_fail(err, OD_ERR_RANGE, "rows with logits: expected at most %zu (rows of a step), found %zu",
 			       opts->max_rows, opts->max_logits);
-	rc = check_dense(opts->dense, opts->config, err);
+	rc = check_dense(opts, err);
 	if (rc == OD_OK)
 		rc = check_state(opts, err);
 	if (rc != OD_OK)
@@ -329,6 +356,11 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 	rc = open_buffers(f, err);
 	if (rc == OD_OK)
 		rc = put_frequencies(f, err);
+	if (rc == OD_OK) {
+		bind_table(f, &f->embed, &opts->dense->embed, &opts->dense->embed_reader, BUF_EMBED);
+		bind_table(f, &f->layer_embed, &opts->dense->layer_embed, &opts->dense->layer_embed_reader,
+			   BUF_LAYER_EMBED);
+	}
 	if (rc != OD_OK) {
 		od_forward_free(f);
 		return rc;

@@ -13,11 +13,20 @@ struct od_layer_weights {
 	struct od_weight w[OD_N_ROLES];
 };
 
+/* Reads a row of a table that stays in a file. */
+struct od_row_reader {
+	/* to: [od_row_bytes], the row as it is stored */
+	int (*read)(void *arg, uint32_t row, void *to, struct od_err *err);
+	void *arg;
+};
+
 struct od_dense {
 	struct od_weight embed, head; /* equal when tied */
 	struct od_ref final_norm, final_norm_bias, head_bias; /* biases: nowhere if there are none */
 	struct od_weight layer_embed, layer_project; /* inputs of layers; data nowhere if there are none */
 	struct od_ref layer_project_norm;
+	/* For a table that stays in a file: data of its weight is nowhere. read NULL: it is in memory. */
+	struct od_row_reader embed_reader, layer_embed_reader;
 	struct od_layer_weights *layer; /* [n_layers] */
 };
 

@@ -80,9 +80,8 @@ OD_MUST_CHECK int od_dense_read(const struct od_pack *p, const struct od_dense_t
 OD_MUST_CHECK int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n,
 				     void *memory, uint8_t *scratch, struct od_err *err);
 
-/* od_dense_load, with or without the matrices that a shadow stores in its own precision (od_role_quantised). */
-OD_MUST_CHECK int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, struct od_device *d,
-				     bool quantised, struct od_err *err);
-uint64_t od_dense_some_bytes(const struct od_pack *p, bool quantised);
+/* od_pack_check_dense, whose message gets the tensor's place. */
+OD_MUST_CHECK int od_dense_check_sum(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found,
+				     struct od_err *err);
 
 #endif

@@ -17,6 +17,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/cpu/cpu.h"
+#include "common/compute/formats/format.h"
 #include "common/model/forward.h"
 #include "common/predict/predictor_base.h"
 
@@ -53,6 +54,8 @@ struct trajectory_predictor {
 	struct od_buf *buf; /* on the device: */
 	/* [max_rows], [max_rows][hidden]: a step's tokens on their way to embeddings */
 	struct od_ref info, x;
+	struct od_buf *stored; /* [max_rows]: the tokens' rows of a table that stays in a file; else NULL */
+	struct od_weight table; /* the model's, or these rows */
 	struct od_row_info *rows; /* [max_rows] */
 	float *row; /* [max_rows][hidden] */
 };
@@ -67,16 +70,35 @@ static float cosine(float dot, float length2)
 	return length2 > 0 ? dot / sqrtf(length2) : 0;
 }
 
+/* Reads the rows of the step's tokens from a table that stays in a file, and sends them to the device. */
+static int read_stored(struct trajectory_predictor *t, const struct od_predict_step *s)
+{
+	const struct od_row_reader *reader = &t->base.o.dense->embed_reader;
+	const size_t row_bytes = od_row_bytes(t->table.dtype, t->table.n_in);
+	char *to = od_ref_stage(t->table.data);
+	int rc = OD_OK;
+
+	for (size_t r = 0; rc == OD_OK && r < s->n_rows; r++)
+		rc = reader->read(reader->arg, (uint32_t)s->row[r].token, to + r * row_bytes, NULL);
+	if (rc == OD_OK)
+		od_ref_push(t->table.data, s->n_rows * row_bytes, OD_QUEUE_COMPUTE);
+	return rc;
+}
+
 /* The embeddings of the step's tokens, to row. */
 static int embed(struct trajectory_predictor *t, const struct od_predict_step *s)
 {
 	const struct od_predictor_opts *o = &t->base.o;
 	const size_t n = s->n_rows;
+	const bool in_file = t->stored != NULL;
 	const struct od_op op = { .kind = OD_OP_EMBED,
 				  .profile = o->profile,
 				  .n_rows = (uint32_t)n,
-				  .embed = { .table = &o->dense->embed, .rows = t->info, .x = t->x } };
+				  .embed = { .table = &t->table, .rows = t->info, .x = t->x, .in_order = in_file } };
+	int rc = in_file ? read_stored(t, s) : OD_OK;
 
+	if (rc != OD_OK)
+		return rc;
 	for (size_t r = 0; r < n; r++)
 		t->rows[r] = (struct od_row_info){ .token = s->row[r].token };
 	od_device_put(o->device, OD_QUEUE_COMPUTE, t->info, t->rows, n * sizeof(*t->rows));
@@ -197,8 +219,8 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 {
 	struct trajectory_predictor *t = (struct trajectory_predictor *)p;
 
-	/* When the device fails, any prediction is as good as another: the forward pass hears of it at its next
-	 * wait. */
+	/* When the device or the file fails, any prediction is as good as another: the forward pass hears of it
+	 * at its next wait or read. */
 	if (embed(t, s) != OD_OK)
 		memset(t->row, 0, s->n_rows * t->hidden * sizeof(float));
 	claim(t, s);
@@ -240,6 +262,7 @@ static void free_trajectory(struct od_predictor *p)
 	od_free(t->dot);
 	od_free(t->embedding);
 	od_buf_free(t->buf);
+	od_buf_free(t->stored);
 	od_free(t->rows);
 	od_free(t->row);
 	free(t);
@@ -260,6 +283,20 @@ static bool allocate(struct trajectory_predictor *t)
 	       t->dot != NULL && t->embedding != NULL && t->rows != NULL && t->row != NULL;
 }
 
+/* With its stage, so that a step allocates nothing. */
+static int open_stored(struct trajectory_predictor *t, struct od_err *err)
+{
+	const uint64_t rows = t->base.o.max_rows;
+	int rc = od_buf_new_shared(&t->stored, t->base.o.device, rows * od_row_bytes(t->table.dtype, t->table.n_in),
+				   "a predictor's embeddings", err);
+
+	if (rc != OD_OK)
+		return rc;
+	t->table.n_out = rows;
+	t->table.data = od_buf_ref(t->stored, 0);
+	return od_ref_stage(t->table.data) != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "a predictor's embeddings");
+}
+
 static int open_device(struct trajectory_predictor *t, struct od_err *err)
 {
 	const uint64_t rows = t->base.o.max_rows, x_at = od_round_up(rows * sizeof(struct od_row_info), 64);
@@ -270,7 +307,8 @@ static int open_device(struct trajectory_predictor *t, struct od_err *err)
 				"a predictor's rows", err);
 	t->info = od_buf_ref(t->buf, 0);
 	t->x = od_buf_ref(t->buf, x_at);
-	return rc;
+	t->table = t->base.o.dense->embed;
+	return rc == OD_OK && t->base.o.dense->embed_reader.read != NULL ? open_stored(t, err) : rc;
 }
 
 int od_trajectory_new(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err)

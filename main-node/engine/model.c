@@ -117,7 +117,7 @@ static int open_reuse(struct odm_model *m, struct od_err *err)
 
 static int open_state(struct odm_model *m, struct od_err *err)
 {
-	int rc = od_dense_load(&m->dense, m->pack, m->device, err);
+	int rc = od_dense_load(&m->dense, m->pack, m->device, OD_DENSE_ALL, err);
 
 	if (rc == OD_OK)
 		rc = od_state_pool_new(&m->state, m->device, m->config, m->opts.profile, (uint32_t)m->opts.ctx_tokens,

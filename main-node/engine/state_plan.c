@@ -37,7 +37,7 @@ static int open_split(struct odm_model *m, struct od_split *s, struct od_err *er
 
 	if (rc != OD_OK)
 		return rc;
-	od_dense_split(m->pack, true, s);
+	od_dense_split(m->pack, OD_DENSE_ALL, s);
 	odm_pass_size_split(&chunk, (uint32_t)m->opts.parallel, s);
 	if (m->opts.resident) {
 		od_experts_split(m->pack, m->form, s);

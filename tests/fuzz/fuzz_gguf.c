@@ -80,10 +80,11 @@ static void load_all(const struct od_pack *p)
 	}
 	od_inflater_free(inf);
 	od_buf_free(slot);
-	if (od_dense_load(&dense, p, device, &err) == OD_OK)
-		od_dense_free(dense);
-	else
-		check(err.msg[0] != '\0');
+	for (enum od_dense_choice c = OD_DENSE_ALL; c <= OD_DENSE_WITHOUT_TABLES; c++)
+		if (od_dense_load(&dense, p, device, c, &err) == OD_OK)
+			od_dense_free(dense);
+		else
+			check(err.msg[0] != '\0');
 }
 
 /* Whether the header is good, with its limit of memory. */

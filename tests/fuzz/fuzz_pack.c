@@ -275,8 +275,9 @@ static void use_pack(const struct od_pack *p)
 	load_all(p, OD_FORM_PLAIN);
 	if (od_pack_can_form(p, OD_FORM_PLANES, NULL) == OD_OK)
 		load_all(p, OD_FORM_PLANES);
-	if (od_dense_load(&dense, p, device, NULL) == OD_OK)
-		od_dense_free(dense);
+	for (enum od_dense_choice c = OD_DENSE_ALL; c <= OD_DENSE_WITHOUT_TABLES; c++)
+		if (od_dense_load(&dense, p, device, c, NULL) == OD_OK)
+			od_dense_free(dense);
 	check(od_pack_info(p, true, nowhere, NULL) == OD_OK && od_pack_info(p, false, nowhere, NULL) == OD_OK);
 }
 

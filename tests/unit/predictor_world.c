@@ -90,6 +90,17 @@ static struct od_ref put(struct predictor_world *w, const float *x, size_t n)
 	return at;
 }
 
+static int read_row(void *arg, uint32_t row, void *to, struct od_err *err)
+{
+	struct predictor_world *w = arg;
+
+	(void)err;
+	assert_true(row < w->cfg.vocab);
+	memcpy(to, w->embed + (size_t)row * w->cfg.hidden, w->cfg.hidden * sizeof(float));
+	w->n_read++;
+	return OD_OK;
+}
+
 static void make_model(struct predictor_world *w)
 {
 	const struct od_config *c = &w->cfg;
@@ -140,6 +151,10 @@ void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 	if (shape.sigmoid)
 		w->cfg.kind[0].router = (struct od_router_spec){ .score = OD_SCORE_SIGMOID, .bias = true, .scale = 1 };
 	make_model(w);
+	if (shape.in_file) {
+		w->dense.embed.data = (struct od_ref){ 0 };
+		w->dense.embed_reader = (struct od_row_reader){ .read = read_row, .arg = w };
+	}
 	o.device = w->device;
 	w->row = calloc(shape.max_rows, sizeof(*w->row));
 	w->prompt_row = calloc(shape.max_rows, sizeof(*w->prompt_row));

@@ -31,6 +31,7 @@ struct predictor_world {
 	struct od_dense dense;
 	/* Copies on the host. */
 	float *embed; /* [vocab][hidden] */
+	size_t n_read; /* its rows that were read, where it is not on the device */
 	float **norm, **router; /* [n_moe]: [hidden], [n_experts][hidden] */
 	float **bias; /* [n_moe]: [n_experts], of routers by sigmoid */
 	struct od_predictor *predictor;
@@ -55,6 +56,7 @@ struct pw_shape {
 	uint32_t n_moe, n_experts, top_k, hidden, vocab;
 	size_t max_rows;
 	bool sigmoid; /* its routers choose by sigmoid + bias, else by softmax */
+	bool in_file; /* its embedding is not on the device: rows are read */
 };
 
 /* kind NULL: no predictor yet. */

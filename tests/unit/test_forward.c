@@ -1,6 +1,7 @@
 /* The forward pass against an independent float64 reference, and everything a row's result must not depend
  * on: chunks, threads, other sequences, kernels, where experts run, a repeated call (design section 4). */
 #include "common/compute/cpu/cpu.h"
+#include "common/compute/formats/format.h"
 #include "tests/unit/forward_world.h"
 #include "tests/unit/naive_model.h"
 
@@ -322,6 +323,111 @@ static void test_experts_elsewhere(void **state)
 	}
 }
 
+/* ---- Embeddings in a file ---- */
+
+struct table_in_file {
+	unsigned char *bytes; /* [n][row_bytes] */
+	uint64_t row_bytes;
+	uint32_t n;
+	uint32_t n_good; /* reads until one fails */
+	size_t n_read;
+};
+
+static int read_from_file(void *arg, uint32_t row, void *to, struct od_err *err)
+{
+	struct table_in_file *f = arg;
+
+	assert_true(row < f->n);
+	if (f->n_good-- == 0)
+		return od_fail(err, OD_ERR_IO, "a disk error of the test");
+	memcpy(to, f->bytes + row * f->row_bytes, f->row_bytes);
+	f->n_read++;
+	return OD_OK;
+}
+
+/* Takes a table from the device. Returns the bytes of a row; 0: the model has none. */
+static uint64_t leave_in_file(struct table_in_file *f, struct od_device *d, struct od_weight *table,
+			      struct od_row_reader *reader)
+{
+	*f = (struct table_in_file){ 0 };
+	if (table->data.buf == NULL)
+		return 0;
+	f->row_bytes = od_row_bytes(table->dtype, table->n_in);
+	f->n = (uint32_t)table->n_out;
+	f->n_good = UINT32_MAX;
+	f->bytes = copy_at(d, table->data, f->n * f->row_bytes);
+	table->data = (struct od_ref){ 0 };
+	*reader = (struct od_row_reader){ .read = read_from_file, .arg = f };
+	return f->row_bytes;
+}
+
+/* A step that fails because a row cannot be read has done nothing; one that is given up when it has begun leaves its
+ * rows to the next. */
+static void disturb(struct engine *e, struct od_seq_state *seq, struct table_in_file *f)
+{
+	struct od_row rows[5];
+	struct od_err err;
+
+	for (uint32_t i = 0; i < 5; i++)
+		rows[i] = (struct od_row){ seq, i, other_token(e->t, i) };
+	f->n_good = 3;
+	assert_int_equal(od_forward_begin(e->forward, 6, rows, 5, &err), OD_ERR_IO);
+	assert_string_equal(err.msg, "a disk error of the test");
+	f->n_good = UINT32_MAX;
+	must(od_forward_begin(e->forward, 6, rows, 5, &err), &err);
+	assert_int_equal(od_seq_state_length(seq), 0);
+}
+
+static void test_embeddings_in_a_file(void **state)
+{
+	size_t n_layer_tables = 0;
+
+	(void)state;
+	for (size_t i = 0; i < case_count(); i++) {
+		struct table_in_file embed, layer_embed;
+		struct od_seq_state *seq;
+		struct result whole, rows;
+		struct od_dense dense;
+		struct od_err err = { 0 };
+		struct tiny_model t;
+		struct engine e;
+		uint64_t bytes;
+
+		load_case(&t, i);
+		run_prompt(&t, 1, OD_CPU_AUTO, 50, &whole);
+		engine_open(&e, &t, 2, OD_CPU_AUTO);
+		bytes = od_forward_bytes(&e.opts);
+		dense = e.weights.dense;
+		e.opts.embed_row_bytes = leave_in_file(&embed, e.device, &dense.embed, &dense.embed_reader);
+		e.opts.layer_embed_row_bytes =
+			leave_in_file(&layer_embed, e.device, &dense.layer_embed, &dense.layer_embed_reader);
+		e.opts.dense = &dense;
+		assert_in_range(od_forward_bytes(&e.opts) - bytes,
+				od_staged_bytes(e.device, MAX_ROWS * (embed.row_bytes + layer_embed.row_bytes)) - 256,
+				od_staged_bytes(e.device, MAX_ROWS * (embed.row_bytes + layer_embed.row_bytes)) + 256);
+		od_forward_free(e.forward);
+		must(od_forward_new(&e.forward, &e.opts, &err), &err);
+		seq = new_seq(&e);
+		result_new(&rows, &t);
+		disturb(&e, seq, &embed);
+		if (layer_embed.bytes != NULL)
+			disturb(&e, seq, &layer_embed);
+		n_layer_tables += layer_embed.bytes != NULL;
+		embed.n_read = 0;
+		run_chunks(&e, seq, 0, 7, &rows);
+		assert_int_equal(embed.n_read, t.n_prompt);
+		same(&t, &whole, &rows, "embeddings in a file");
+		od_seq_state_free(seq);
+		engine_close(&e);
+		free(embed.bytes);
+		free(layer_embed.bytes);
+		result_free(&whole);
+		result_free(&rows);
+		tiny_unload(&t);
+	}
+	assert_true(n_layer_tables > 0);
+}
+
 static int close_file(void **state)
 {
 	(void)state;
@@ -341,6 +447,7 @@ int main(void)
 		cmocka_unit_test(test_shared_weights),
 		cmocka_unit_test(test_two_sequences),
 		cmocka_unit_test(test_experts_elsewhere),
+		cmocka_unit_test(test_embeddings_in_a_file),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, close_file);

@@ -1,5 +1,6 @@
 /* The forward pass's interface: calls that fail and are repeated, what is fetched and how often that waits, what a step
  * leaves in its sequences, and what is refused. test_forward.c has the numbers. */
+#include "common/compute/formats/format.h"
 #include "common/compute/cpu/cpu.h"
 #include "tests/unit/forward_world.h"
 
@@ -540,6 +541,15 @@ static void test_begin_checks(void **state)
 	tiny_unload(&t);
 }
 
+static int read_zeros(void *arg, uint32_t row, void *to, struct od_err *err)
+{
+	(void)arg;
+	(void)row;
+	(void)to;
+	(void)err;
+	return OD_OK;
+}
+
 static void test_new_checks(void **state)
 {
 	struct tiny_model t;
@@ -605,6 +615,18 @@ static void test_new_checks(void **state)
 		dense.embed.dtype = small;
 		assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
 	}
+	dense = e.weights.dense;
+	opts.embed_row_bytes = od_row_bytes(dense.embed.dtype, t.cfg.hidden); /* but it is in memory */
+	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
+	dense.embed_reader.read = read_zeros;
+	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
+	dense.embed.data.buf = NULL;
+	assert_int_equal(od_forward_new(&f, &opts, &err), OD_OK);
+	od_forward_free(f);
+	opts.embed_row_bytes--;
+	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
+	opts.embed_row_bytes = 0;
+	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
 	dense = e.weights.dense;
 	dense.final_norm.buf = NULL;
 	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);

@@ -12,7 +12,7 @@
 #define SEQUENCES 150
 #define CLOSE 1e-5
 
-static const struct pw_shape shape = { LAYERS, EXPERTS, TOP_K, 8, 5, 12, false };
+static const struct pw_shape shape = { LAYERS, EXPERTS, TOP_K, 8, 5, 12, false, false };
 
 struct matrix {
 	double n[LAYERS][EXPERTS];

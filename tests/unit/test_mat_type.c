@@ -226,7 +226,7 @@ static void test_packed_and_loaded(void **state)
 			assert_published(&od_experts_get(experts)[e].mat[mat], name, e);
 		}
 	assert_null(od_experts_get(experts)[TINY_EXPERTS].mat[0].scales.at.buf);
-	assert_int_equal(od_dense_load(&dense, pack, device, &err), OD_OK);
+	assert_int_equal(od_dense_load(&dense, pack, device, OD_DENSE_ALL, &err), OD_OK);
 	assert_published(&od_dense_get(dense)->layer[0].w[OD_ROLE_O], "model.layers.0.self_attn.o_proj", 3);
 	assert_null(od_dense_get(dense)->layer[1].w[OD_ROLE_O].scales.at.buf);
 	od_dense_free(dense);

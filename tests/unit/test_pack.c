@@ -158,10 +158,51 @@ static void test_dense(void **state)
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(od_dense_load(&s, pack, device, &err), OD_OK);
+	assert_int_equal(od_dense_load(&s, pack, device, OD_DENSE_ALL, &err), OD_OK);
 	assert_dense(od_dense_get(s), true);
 	od_dense_free(s);
 	od_dense_free(NULL);
+}
+
+/* Each row of the embedding, from the file. */
+static void test_rows_of_a_table(void **state)
+{
+	const struct tiny_tensor *embed = tiny_files_find(&tiny, "model.embed_tokens.weight");
+	const struct od_row_reader *reader;
+	struct od_dense_store *whole, *s;
+	const struct od_weight *w;
+	uint8_t *row, *want;
+	size_t row_bytes;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(od_dense_load(&whole, pack, device, OD_DENSE_ALL, &err), OD_OK);
+	assert_int_equal(od_dense_load(&s, pack, device, OD_DENSE_WITHOUT_TABLES, &err), OD_OK);
+	assert_mat(&od_dense_get(s)->head, tiny_files_find(&tiny, "lm_head.weight"));
+	w = &od_dense_get(s)->embed;
+	reader = &od_dense_get(s)->embed_reader;
+	assert_true(w->data.buf == NULL && w->n_out == embed->n_out && w->n_in == embed->n_in);
+	assert_null(od_dense_get(whole)->embed_reader.read);
+	assert_null(od_dense_get(s)->layer_embed_reader.read);
+	row_bytes = od_row_bytes(w->dtype, w->n_in);
+	assert_int_equal(od_dense_row_bytes(pack, OD_DENSE_WITHOUT_TABLES, OD_ROLE_EMBED), row_bytes);
+	assert_int_equal(od_dense_row_bytes(pack, OD_DENSE_WITHOUT_TABLES, OD_ROLE_HEAD), 0);
+	assert_int_equal(od_dense_row_bytes(pack, OD_DENSE_ALL, OD_ROLE_EMBED), 0);
+	assert_in_range(od_dense_need_bytes(pack, OD_DENSE_ALL) - od_dense_need_bytes(pack, OD_DENSE_WITHOUT_TABLES),
+			w->n_out * (row_bytes - 4) - 256, w->n_out * (row_bytes - 4) + 256);
+	want = copy_at(device, od_dense_get(whole)->embed.data, w->n_out * row_bytes);
+	row = malloc(row_bytes);
+	for (uint32_t i = 0; i < w->n_out; i++) {
+		memset(row, 0xa5, row_bytes);
+		assert_int_equal(reader->read(reader->arg, i, row, &err), OD_OK);
+		assert_memory_equal(row, want + i * row_bytes, row_bytes);
+	}
+	assert_int_equal(reader->read(reader->arg, (uint32_t)w->n_out, row, &err), OD_ERR_RANGE);
+	assert_int_equal(reader->read(reader->arg, UINT32_MAX, row, &err), OD_ERR_RANGE);
+	free(row);
+	free(want);
+	od_dense_free(whole);
+	od_dense_free(s);
 }
 
 static uint64_t last_done, last_all;
@@ -211,7 +252,7 @@ static void a_device_that_lacks_a_format_is_named(void **state)
 	lacking.supports = all_but_f16;
 	device->ops = &lacking;
 	refused_op = OD_OP_LINEAR;
-	assert_int_equal(od_dense_load(&dense, pack, device, &err), OD_ERR_UNSUPPORTED);
+	assert_int_equal(od_dense_load(&dense, pack, device, OD_DENSE_ALL, &err), OD_ERR_UNSUPPORTED);
 	assert_null(dense);
 	assert_non_null(strstr(err.msg, "head has F16 weights, and cpu "));
 	assert_int_equal(od_experts_load_all(&experts, pack, device, OD_FORM_PLAIN, 1, NULL, NULL, &err), OD_OK);
@@ -221,7 +262,7 @@ static void a_device_that_lacks_a_format_is_named(void **state)
 			 OD_ERR_UNSUPPORTED);
 	assert_null(experts);
 	assert_non_null(strstr(err.msg, "of expert "));
-	assert_int_equal(od_dense_load(&dense, pack, device, &err), OD_OK);
+	assert_int_equal(od_dense_load(&dense, pack, device, OD_DENSE_ALL, &err), OD_OK);
 	od_dense_free(dense);
 	device->ops = ops;
 }
@@ -397,7 +438,8 @@ static void test_shadow(void **state)
 				same = file_bytes(od_shadow_file_names[e - 1]);
 				assert_int_equal(last_all, same - 4096);
 				/* Matrices are not there twice; the table of layers is. */
-				assert_true(need > last_all && need < last_all + od_dense_need_bytes(pack) +
+				assert_true(need > last_all && need < last_all +
+									       od_dense_need_bytes(pack, OD_DENSE_ALL) +
 									       od_pack_config(pack)->n_layers *
 										       sizeof(struct od_layer_weights));
 			}
@@ -472,6 +514,35 @@ static void flip(const char *name, uint64_t offset)
 	close(fd);
 }
 
+/* In a row of the embedding, which stands first in dense.bin, after it was checked. */
+static void check_flipped_row(void)
+{
+	const struct od_row_reader *reader;
+	struct od_dense_store *dense;
+	struct od_err err;
+	uint64_t row_bytes;
+	char where[160];
+	void *row;
+
+	assert_int_equal(od_dense_load(&dense, pack, device, OD_DENSE_WITHOUT_TABLES, &err), OD_OK);
+	row_bytes = od_dense_row_bytes(pack, OD_DENSE_WITHOUT_TABLES, OD_ROLE_EMBED);
+	reader = &od_dense_get(dense)->embed_reader;
+	row = malloc(row_bytes);
+	flip("dense.bin", 4 * row_bytes - 1);
+	for (uint32_t i = 0; i < TINY_VOCAB; i++)
+		assert_int_equal(reader->read(reader->arg, i, row, &err), i == 3 ? OD_ERR_CORRUPT : OD_OK);
+	assert_int_equal(reader->read(reader->arg, 3, row, NULL), OD_ERR_CORRUPT);
+	assert_int_equal(reader->read(reader->arg, 3, row, &err), OD_ERR_CORRUPT);
+	snprintf(where, sizeof(where), "/dense.bin at offset %llu: checksum: expected ",
+		 (unsigned long long)(3 * row_bytes));
+	assert_true(strncmp(err.msg, "tensor embed, row 3: ", 21) == 0 && strstr(err.msg, where) != NULL &&
+		    strstr(err.msg, " (tried 3 times)") != NULL);
+	flip("dense.bin", 4 * row_bytes - 1);
+	assert_int_equal(reader->read(reader->arg, 3, row, &err), OD_OK);
+	free(row);
+	od_dense_free(dense);
+}
+
 /* A daemon meets a flipped bit in what it reads, after the pack was opened. */
 static void test_flipped_while_open(void **state)
 {
@@ -482,7 +553,7 @@ static void test_flipped_while_open(void **state)
 	struct od_shadow_store *shadow;
 	struct od_dense_store *dense;
 	struct od_inflater *inf;
-	struct od_err err;
+	struct od_err err, whole;
 	char where[64];
 
 	(void)state;
@@ -505,10 +576,15 @@ static void test_flipped_while_open(void **state)
 		assert_int_equal(od_inflater_load(inf, 1, 2, 2, &mem, NULL, &err), OD_OK);
 	}
 	flip("dense.bin", 100);
-	assert_int_equal(od_dense_load(&dense, pack, device, &err), OD_ERR_CORRUPT);
+	assert_int_equal(od_dense_load(&dense, pack, device, OD_DENSE_ALL, &err), OD_ERR_CORRUPT);
 	assert_non_null(strstr(err.msg, "embed"));
 	assert_null(dense);
+	whole = err;
+	assert_int_equal(od_dense_load(&dense, pack, device, OD_DENSE_WITHOUT_TABLES, &err), OD_ERR_CORRUPT);
+	assert_string_equal(err.msg, whole.msg);
+	assert_null(dense);
 	flip("dense.bin", 100);
+	check_flipped_row();
 	flip("shadow-int8.bin", 4096 + 5); /* in attention */
 	assert_int_equal(od_shadow_load(&shadow, pack, device, &int8, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
 	assert_null(shadow);
@@ -586,6 +662,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_open),
 		cmocka_unit_test(test_dense),
+		cmocka_unit_test(test_rows_of_a_table),
 		cmocka_unit_test(test_load_all),
 		cmocka_unit_test(a_device_that_lacks_a_format_is_named),
 		cmocka_unit_test(test_slot_reuse),

@@ -204,10 +204,10 @@ static void run_steps(struct predictor_world *w)
 static void every_shape(void **state)
 {
 	static const struct pw_shape shapes[] = {
-		{ 5, 8, 2, 16, 10, 4, false }, { 3, 1, 1, 8, 2, 1, false }, /* one expert */
-		{ 1, 6, 3, 8, 5, 2, false }, /* one layer */
-		{ 4, 5, 5, 8, 5, 2, false }, /* all experts, always */
-		{ 2, 60, 16, 8, 5, 3, false }, /* top-k and runners-up at their most */
+		{ 5, 8, 2, 16, 10, 4, false, false }, { 3, 1, 1, 8, 2, 1, false, false }, /* one expert */
+		{ 1, 6, 3, 8, 5, 2, false, false }, /* one layer */
+		{ 4, 5, 5, 8, 5, 2, false, false }, /* all experts, always */
+		{ 2, 60, 16, 8, 5, 3, false, false }, /* top-k and runners-up at their most */
 	};
 
 	(void)state;

@@ -14,7 +14,7 @@
 #define AHEAD 3
 #define CLOSE 1e-5
 
-static const struct pw_shape shape = { LAYERS, EXPERTS, TOP_K, HIDDEN, VOCAB, 1100, false };
+static const struct pw_shape shape = { LAYERS, EXPERTS, TOP_K, HIDDEN, VOCAB, 1100, false, false };
 
 struct way {
 	int32_t token;
@@ -177,14 +177,16 @@ static void steps_between_the_layers_of_a_prompt(void **state)
 	pw_close(&w);
 }
 
-static void against_a_plain_search(void **state)
+static void search(bool in_file)
 {
 	static struct plain p;
+	struct pw_shape of = shape;
 	struct predictor_world w;
 	unsigned checked = 0;
 
-	(void)state;
-	pw_open(&w, "trajectory", shape);
+	p.n = 0;
+	of.in_file = in_file;
+	pw_open(&w, "trajectory", of);
 	pw_begin(&w, false, 1, NULL);
 	assert_int_equal(w.n_said, 0); /* nothing is known */
 	run_step(&w, &p, true, 5, LAYERS);
@@ -195,7 +197,15 @@ static void against_a_plain_search(void **state)
 		checked += run_step(&w, &p, false, 1 + pw_draw(&w, 4), i % 7 == 3 ? (uint32_t)i % LAYERS : LAYERS);
 	assert_true(p.n > STORE);
 	assert_true(checked > 1500); /* about 2000 in all */
+	assert_true((w.n_read > 1000) == in_file);
 	pw_close(&w);
+}
+
+static void against_a_plain_search(void **state)
+{
+	(void)state;
+	search(false);
+	search(true);
 }
 
 /* A step of one row that goes one way, through expert first of every layer. */

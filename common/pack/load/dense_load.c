@@ -5,6 +5,7 @@
 #include "common/compute/quant.h"
 #include "common/pack/checksum.h"
 #include "common/pack/load/device_check.h"
+#include "common/pack/load/table_rows.h"
 #include "common/pack/pack_internal.h"
 
 #include <inttypes.h>
@@ -17,7 +18,10 @@ struct od_dense_store {
 	struct od_layer_weights *layer;
 	struct od_device *device;
 	struct od_buf *bytes[OD_MAX_CARDS]; /* all tensors of a card, each followed by padding */
+	struct od_table_rows *embed, *layer_embed; /* NULL: in memory, or there is none */
 };
+
+enum tensor_place { NOWHERE, IN_MEMORY, IN_FILE };
 
 /* Vectors are widened to f32, which is exact, and finish_vector changes some; matrices stay as they are. */
 static uint64_t tensor_memory(const struct od_dense_tensor *t)
@@ -27,19 +31,30 @@ static uint64_t tensor_memory(const struct od_dense_tensor *t)
 	return od_round_up(t->n_out * sizeof(float), OD_PAD_BYTES) + OD_PAD_BYTES;
 }
 
-static bool is_loaded(const struct od_pack *p, const struct od_dense_tensor *t, bool quantised)
+/* Only single rows of it are read. */
+static bool is_table(const struct od_pack *p, const struct od_dense_tensor *t)
 {
-	return od_config_holds_role(&p->config, t->role, t->layer) && (quantised || !od_role_quantised(t->role));
+	return t->type.scale == 0 &&
+	       (t->role == OD_ROLE_LAYER_EMBED || (t->role == OD_ROLE_EMBED && !p->config.tied_head));
 }
 
-static uint64_t all_tensors(const struct od_pack *p, bool quantised)
+static enum tensor_place place_of(const struct od_pack *p, const struct od_dense_tensor *t, enum od_dense_choice choice)
 {
-	uint64_t n = 0;
+	if (!od_config_holds_role(&p->config, t->role, t->layer) ||
+	    (choice == OD_DENSE_UNQUANTISED && od_role_quantised(t->role)))
+		return NOWHERE;
+	return choice == OD_DENSE_WITHOUT_TABLES && is_table(p, t) ? IN_FILE : IN_MEMORY;
+}
 
-	for (size_t i = 0; i < p->manifest.n_dense; i++)
-		if (is_loaded(p, &p->manifest.dense[i], quantised))
-			n += tensor_memory(&p->manifest.dense[i]);
-	return n;
+uint64_t od_dense_row_bytes(const struct od_pack *p, enum od_dense_choice choice, enum od_role role)
+{
+	for (size_t i = 0; i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+
+		if (t->role == role && place_of(p, t, choice) == IN_FILE)
+			return od_mat_row_bytes(&t->type, t->n_in);
+	}
+	return 0;
 }
 
 static bool is_with_first(const struct od_dense_tensor *t)
@@ -72,14 +87,15 @@ static bool is_head_too(const struct od_device *d, const struct od_pack *p, cons
 	return is_tied(p, t) && card_of(d, p, t) != last_card(d, p);
 }
 
-static uint64_t card_bytes(const struct od_pack *p, const struct od_device *d, unsigned card, bool quantised)
+static uint64_t card_bytes(const struct od_pack *p, const struct od_device *d, unsigned card,
+			   enum od_dense_choice choice)
 {
 	uint64_t n = 0;
 
 	for (size_t i = 0; i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 
-		if (!is_loaded(p, t, quantised))
+		if (place_of(p, t, choice) != IN_MEMORY)
 			continue;
 		n += card_of(d, p, t) == card ? tensor_memory(t) : 0;
 		n += is_head_too(d, p, t) && card == last_card(d, p) ? tensor_memory(t) : 0;
@@ -87,23 +103,28 @@ static uint64_t card_bytes(const struct od_pack *p, const struct od_device *d, u
 	return n;
 }
 
-uint64_t od_dense_some_bytes(const struct od_pack *p, bool quantised)
+uint64_t od_dense_need_bytes(const struct od_pack *p, enum od_dense_choice choice)
 {
-	return all_tensors(p, quantised) + p->config.n_layers * sizeof(struct od_layer_weights);
+	uint64_t n = p->config.n_layers * sizeof(struct od_layer_weights);
+
+	for (size_t i = 0; i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+		const enum tensor_place place = place_of(p, t, choice);
+
+		n += place == IN_MEMORY ? tensor_memory(t) : place == IN_FILE ? od_table_rows_bytes(t) : 0;
+	}
+	return n;
 }
 
-uint64_t od_dense_need_bytes(const struct od_pack *p)
-{
-	return od_dense_some_bytes(p, true);
-}
-
-void od_dense_split(const struct od_pack *p, bool quantised, struct od_split *s)
+void od_dense_split(const struct od_pack *p, enum od_dense_choice choice, struct od_split *s)
 {
 	od_split_add(&s->beside.bytes, p->config.n_layers * sizeof(struct od_layer_weights));
 	for (size_t i = 0; i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 
-		if (!is_loaded(p, t, quantised))
+		if (place_of(p, t, choice) == IN_FILE)
+			od_split_add(&s->beside.bytes, od_table_rows_bytes(t));
+		if (place_of(p, t, choice) != IN_MEMORY)
 			continue;
 		od_split_add(od_role_per_layer(t->role) ? &s->layer[t->layer].bytes :
 			     is_with_first(t)		? &s->first :
@@ -161,7 +182,7 @@ uint64_t od_dense_token_bytes(const struct od_pack *p)
 	return n;
 }
 
-static int check_sum(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
+int od_dense_check_sum(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
 {
 	const struct od_data_file *f = od_data_file(&p->dense, t->offset);
 	int rc = od_pack_check_dense(p, t, found, err);
@@ -176,7 +197,7 @@ static int read_vector(const struct od_pack *p, const struct od_dense_tensor *t,
 {
 	int rc = od_dense_read(p, t, 0, t->n_out, dst, err);
 
-	return rc == OD_OK ? check_sum(p, t, XXH3_64bits(dst, t->bytes), err) : rc;
+	return rc == OD_OK ? od_dense_check_sum(p, t, XXH3_64bits(dst, t->bytes), err) : rc;
 }
 
 /* The sum is over the weights and what stands behind them, which scratch holds now. */
@@ -195,7 +216,7 @@ static int read_matrix(const struct od_pack *p, const struct od_dense_tensor *t,
 		XXH3_64bits_reset(sum);
 		XXH3_64bits_update(sum, dst, weights);
 		XXH3_64bits_update(sum, scratch, t->bytes - weights);
-		rc = check_sum(p, t, XXH3_64bits_digest(sum), err);
+		rc = od_dense_check_sum(p, t, XXH3_64bits_digest(sum), err);
 	}
 	XXH3_freeState(sum);
 	free(scratch);
@@ -286,7 +307,22 @@ static int load_tensor(const struct od_pack *p, const struct od_dense_tensor *t,
 	return od_fill_end(&fill, rc, err);
 }
 
-static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool quantised, struct od_err *err)
+/* The table's weight has its shape and type, without data. */
+static int open_table(struct od_dense_store *s, const struct od_pack *p, const struct od_dense_tensor *t,
+		      struct od_err *err)
+{
+	const bool of_layers = t->role == OD_ROLE_LAYER_EMBED;
+	struct od_table_rows **rows = of_layers ? &s->layer_embed : &s->embed;
+	int rc = od_table_rows_open(rows, p, t, err);
+
+	bind(s, t, (struct od_ref){ 0 });
+	*(of_layers ? &s->dense.layer_embed_reader : &s->dense.embed_reader) =
+		(struct od_row_reader){ .read = od_table_rows_read, .arg = *rows };
+	return rc;
+}
+
+static int load_tensors(struct od_dense_store *s, const struct od_pack *p, enum od_dense_choice choice,
+			struct od_err *err)
 {
 	struct od_ref at[OD_MAX_CARDS];
 	int rc = OD_OK;
@@ -295,9 +331,12 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool 
 		at[i] = od_buf_ref(s->bytes[i], 0);
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
+		const enum tensor_place place = place_of(p, t, choice);
 		struct od_ref *to = &at[card_of(s->device, p, t)], *head = &at[last_card(s->device, p)];
 
-		if (!is_loaded(p, t, quantised))
+		if (place == IN_FILE)
+			rc = open_table(s, p, t, err);
+		if (place != IN_MEMORY)
 			continue;
 		rc = load_tensor(p, t, *to, err);
 		bind(s, t, *to);
@@ -313,8 +352,8 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool 
 	return rc;
 }
 
-int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, struct od_device *d, bool quantised,
-		       struct od_err *err)
+int od_dense_load(struct od_dense_store **out, const struct od_pack *p, struct od_device *d,
+		  enum od_dense_choice choice, struct od_err *err)
 {
 	struct od_dense_store *s = calloc(1, sizeof(*s));
 	int rc = OD_OK;
@@ -328,13 +367,13 @@ int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, str
 	if (s->layer == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %u layers", p->config.n_layers);
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++)
-		if (is_loaded(p, &p->manifest.dense[i], quantised))
+		if (place_of(p, &p->manifest.dense[i], choice) != NOWHERE)
 			rc = od_dense_check_device(p, &p->manifest.dense[i], d, err);
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
-		rc = od_buf_new(&s->bytes[i], od_device_card(d, i), card_bytes(p, d, i, quantised), "the dense weights",
+		rc = od_buf_new(&s->bytes[i], od_device_card(d, i), card_bytes(p, d, i, choice), "the dense weights",
 				err);
 	if (rc == OD_OK)
-		rc = load_tensors(s, p, quantised, err);
+		rc = load_tensors(s, p, choice, err);
 	if (rc != OD_OK) {
 		od_dense_free(s);
 		return rc;
@@ -343,17 +382,14 @@ int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, str
 	return OD_OK;
 }
 
-int od_dense_load(struct od_dense_store **out, const struct od_pack *p, struct od_device *d, struct od_err *err)
-{
-	return od_dense_load_some(out, p, d, true, err);
-}
-
 void od_dense_free(struct od_dense_store *s)
 {
 	if (s == NULL)
 		return;
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
 		od_buf_free(s->bytes[i]);
+	od_table_rows_close(s->embed);
+	od_table_rows_close(s->layer_embed);
 	free(s->layer);
 	free(s);
 }

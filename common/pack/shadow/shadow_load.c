@@ -208,6 +208,12 @@ static uint64_t bias_bytes(const struct od_pack *p)
 	return most;
 }
 
+/* published: the pack's own precision, not a shadow file's */
+static enum od_dense_choice dense_choice(bool published)
+{
+	return published ? OD_DENSE_ALL : OD_DENSE_UNQUANTISED;
+}
+
 int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes, struct od_err *err)
 {
 	struct od_shadow_store s;
@@ -216,7 +222,7 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 
 	*bytes = 0;
 	if (rc == OD_OK) {
-		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.dense_input.n_bytes +
+		*bytes = od_dense_need_bytes(p, dense_choice(c->dense == OD_PRECISION_BF16)) + s.dense_input.n_bytes +
 			 s.experts.n_bytes;
 		*bytes += c->dense == OD_PRECISION_BF16 ? 0 : p->config.n_layers * sizeof(struct od_layer_weights);
 		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p, c->form) :
@@ -236,7 +242,7 @@ int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, s
 	int rc = open_inputs(&s, p, c, err);
 
 	if (rc == OD_OK) {
-		od_dense_split(p, c->dense == OD_PRECISION_BF16, split);
+		od_dense_split(p, dense_choice(c->dense == OD_PRECISION_BF16), split);
 		od_split_add(&split->beside.bytes,
 			     c->dense == OD_PRECISION_BF16 ? 0 : cfg->n_layers * sizeof(struct od_layer_weights));
 		if (c->dense != OD_PRECISION_BF16)
@@ -451,7 +457,7 @@ static int load_biases(struct od_shadow_store *s, struct od_err *err)
 static int load_dense(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
 {
 	bool published = s->dense_input.file.file.fd < 0; /* not from a shadow file */
-	int rc = od_dense_load_some(&s->dense_store, s->pack, s->device, published, err);
+	int rc = od_dense_load(&s->dense_store, s->pack, s->device, dense_choice(published), err);
 
 	if (rc != OD_OK || published)
 		return rc;

@@ -441,7 +441,7 @@ static void report_setting(const struct decode_bench *b, struct od_report *r)
 	od_report_fact(r, "resident_form", "experts in memory", OD_TEXT(od_form_names[form]), 0, NULL);
 	od_report_fact(r, "weight_bytes_per_token", "weights that a token reads", OD_BYTES(b->weight_bytes), 0, NULL);
 	od_report_fact(r, "resident_bytes", "weights in memory",
-		       OD_BYTES(od_dense_need_bytes(p) + od_experts_need_bytes(p, form)), 0, NULL);
+		       OD_BYTES(od_dense_need_bytes(p, OD_DENSE_ALL) + od_experts_need_bytes(p, form)), 0, NULL);
 	od_report_fact(r, "memory_reads", "memory is read by", OD_TEXT(od_membw_loads(b->membw)), 0, NULL);
 }
 
