@@ -5,7 +5,6 @@
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"
 #include "common/model/generation_config.h"
-#include "common/pack/load/dense_load.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/state_plan.h"
 
@@ -24,11 +23,13 @@ struct od_forward_opts odm_model_forward_opts(const struct odm_model *m)
 {
 	return (struct od_forward_opts){
 		.config = m->config,
-		.dense = od_dense_get(m->dense),
+		.dense = m->dense != NULL ? od_dense_get(m->dense) : NULL,
 		.device = m->device,
 		.state = m->state,
 		.profile = m->opts.profile,
 		.max_rows = odm_model_most_rows(m),
+		.embed_row_bytes = od_dense_row_bytes(m->pack, m->dense_choice, OD_ROLE_EMBED),
+		.layer_embed_row_bytes = od_dense_row_bytes(m->pack, m->dense_choice, OD_ROLE_LAYER_EMBED),
 	};
 }
 
@@ -117,7 +118,7 @@ static int open_reuse(struct odm_model *m, struct od_err *err)
 
 static int open_state(struct odm_model *m, struct od_err *err)
 {
-	int rc = od_dense_load(&m->dense, m->pack, m->device, OD_DENSE_ALL, err);
+	int rc = od_dense_load(&m->dense, m->pack, m->device, m->dense_choice, err);
 
 	if (rc == OD_OK)
 		rc = od_state_pool_new(&m->state, m->device, m->config, m->opts.profile, (uint32_t)m->opts.ctx_tokens,

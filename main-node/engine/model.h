@@ -6,6 +6,7 @@
 #define ODM_MODEL_H
 
 #include "common/model/forward_open.h"
+#include "common/pack/load/dense_load.h"
 #include "common/pack/load/expert_form.h"
 #include "main-node/engine/engine.h"
 #include "main-node/engine/reuse.h"
@@ -20,6 +21,7 @@ struct odm_model {
 	size_t n_suppressed;
 	struct od_device *device;
 	enum od_form form; /* form of experts here, or on the workers of --local */
+	enum od_dense_choice dense_choice;
 	struct od_dense_store *dense;
 	struct od_tokenizer *tokenizer; /* NULL: the pack has none */
 	struct od_state_pool *state;
@@ -40,7 +42,8 @@ OD_MUST_CHECK int odm_model_load(struct odm_model *m, const struct odm_engine_op
 void odm_model_close(struct odm_model *m); /* NULL ok */
 
 size_t odm_model_most_rows(const struct odm_model *m); /* most rows of a step */
-/* max_rows: as many as a step of either kind may have. */
+/* max_rows: as many as a step of either kind may have. Before the model is loaded: without weights and state, to count
+ * memory. */
 struct od_forward_opts odm_model_forward_opts(const struct odm_model *m);
 
 #endif

@@ -5,7 +5,6 @@
 #include "common/compute/cards.h"
 #include "common/compute/open_device.h"
 #include "common/model/resident.h"
-#include "common/pack/load/dense_load.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/load/expert_load.h"
 #include "main-node/engine/pass_size.h"
@@ -22,12 +21,8 @@
 /* Memory of main itself, without sequences' pages. */
 static int open_split(struct odm_model *m, struct od_split *s, struct od_err *err)
 {
-	const struct od_forward_opts fo = {
-		.config = m->config, .device = m->device, .profile = m->opts.profile, .max_rows = odm_model_most_rows(m)
-	};
-	const struct od_forward_opts chunk = {
-		.config = m->config, .device = m->device, .profile = m->opts.profile, .max_rows = m->opts.prefill_rows
-	};
+	const struct od_forward_opts fo = odm_model_forward_opts(m);
+	struct od_forward_opts chunk = fo;
 	const uint64_t have = od_device_free_bytes(m->device);
 	/* Each of several cards has its own limit. */
 	const uint64_t limit = m->opts.tiered				   ? m->tiers.limit_bytes :
@@ -37,7 +32,8 @@ static int open_split(struct odm_model *m, struct od_split *s, struct od_err *er
 
 	if (rc != OD_OK)
 		return rc;
-	od_dense_split(m->pack, OD_DENSE_ALL, s);
+	od_dense_split(m->pack, m->dense_choice, s);
+	chunk.max_rows = m->opts.prefill_rows;
 	odm_pass_size_split(&chunk, (uint32_t)m->opts.parallel, s);
 	if (m->opts.resident) {
 		od_experts_split(m->pack, m->form, s);
@@ -278,15 +274,30 @@ static int split_tiers(struct odm_model *m, struct od_err *err)
 	return rc == OD_OK ? choose_split(m, err) : rc;
 }
 
-/* Compressed, more experts fit, and loads are shorter because nothing is inflated. */
+static bool has_tables(const struct odm_model *m)
+{
+	return od_dense_row_bytes(m->pack, OD_DENSE_WITHOUT_TABLES, OD_ROLE_EMBED) > 0 ||
+	       od_dense_row_bytes(m->pack, OD_DENSE_WITHOUT_TABLES, OD_ROLE_LAYER_EMBED) > 0;
+}
+
+/* If not all experts fit, more do when they are compressed, and loads are shorter because nothing is inflated. If that
+ * is not enough either, embedding tables leave their memory to experts: a token reads one row of a table. */
 static int choose_tiers(struct odm_model *m, struct od_err *err)
 {
-	int rc = split_tiers(m, err);
+	int rc;
 
-	if ((rc == OD_OK && odm_tier_plan_holds_all(&m->tiers, m->config)) || m->opts.form != OD_FORM_AUTO ||
-	    m->form == OD_FORM_PLANES || od_pack_can_form(m->pack, OD_FORM_PLANES, NULL) != OD_OK)
+	m->dense_choice = OD_DENSE_ALL;
+	rc = split_tiers(m, err);
+	if (rc == OD_OK && odm_tier_plan_holds_all(&m->tiers, m->config))
 		return rc;
-	m->form = OD_FORM_PLANES;
+	if (m->opts.form == OD_FORM_AUTO && m->form != OD_FORM_PLANES &&
+	    od_pack_can_form(m->pack, OD_FORM_PLANES, NULL) == OD_OK) {
+		m->form = OD_FORM_PLANES;
+		rc = split_tiers(m, err);
+	}
+	if ((rc == OD_OK && odm_tier_plan_holds_all(&m->tiers, m->config)) || !has_tables(m))
+		return rc;
+	m->dense_choice = OD_DENSE_WITHOUT_TABLES;
 	return split_tiers(m, err);
 }
 

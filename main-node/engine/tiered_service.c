@@ -780,9 +780,10 @@ static int open_store(struct tiered *t, struct od_err *err)
 	t->schedule = od_residency_schedule(t->residency);
 	od_schedule_begin(t->schedule, ++t->session);
 	od_schedule_place(t->schedule, &whole);
-	od_log(OD_LOG_INFO, "experts: %s of memory to keep them (%s), %s for those that are loaded and computed",
+	od_log(OD_LOG_INFO, "experts: %s of memory to keep them (%s), %s for those that are loaded and computed%s",
 	       od_format_bytes(d.cache_bytes, a, sizeof(a)), od_form_names[t->model->form],
-	       od_format_bytes(d.slots_bytes, b, sizeof(b)));
+	       od_format_bytes(d.slots_bytes, b, sizeof(b)),
+	       t->model->dense_choice == OD_DENSE_WITHOUT_TABLES ? "; embeddings are read from the file" : "");
 	t->slots_bytes = d.slots_bytes;
 	rc = od_residency_start(t->residency, &calls, err);
 	if (rc == OD_OK && odm_tier_plan_holds_all(p, t->config))

@@ -23,9 +23,9 @@ def tiered(*args):
     return generate("--draft", "off", *CTX, *args, tokens=TOKENS)
 
 
-def least():
+def least(*command):
     """The smallest --memory that works, as it says itself."""
-    err = tool("od-main", "--pack", pack(), "--prompt", PROMPT, *CTX, "--memory", "20MB", ok=False).stderr
+    err = tool("od-main", *(command or ("--prompt", PROMPT)), "--pack", pack(), *CTX, "--memory", "20MB", ok=False).stderr
     found = re.search(r"at least .* of memory \((\d+) bytes\) are needed for the dense weights, one context and the experts of one layer; "
                       r"found --memory .*; see --memory, --ctx-size", err)
     assert found, err
@@ -122,6 +122,58 @@ def damage_on_disk_is_said_and_ends_one_text():
         f.write(bytes([b[0] ^ 4]))
     p = tool("od-main", "--pack", damaged, "--prompt", PROMPT, "--max-tokens", 200, ok=False)
     assert re.search(r"expert \d+ of MoE layer \d+: .*checksum: expected [0-9a-f]+, found [0-9a-f]+ \(tried 3 times\)", p.stderr), p.stderr
+
+
+def dense_file(name):
+    """A copy of the pack whose experts do not all fit, and of its dense.bin what the embedding begins and ends at."""
+    path = os.path.join(TMP, name)
+    shutil.copytree(pack(), path)
+    with open(os.path.join(path, "model.json"), encoding="utf-8") as f:
+        tensors = json.load(f)["dense"]["tensors"]
+    embed = [t for t in tensors if t["role"] == "embed"][0]
+    assert embed["bytes"] > 2**20, embed  # so that it is checked in more than one piece
+    return path, os.path.join(path, "dense.bin"), embed["offset"], embed["bytes"]
+
+
+@test
+def embeddings_stay_in_the_file_unless_all_experts_fit():
+    found = {}
+    for more in 3, 32, 60:
+        p = tool("od-main", "--pack", pack(), "--prompt", PROMPT, *CTX, "--memory", least() + more * 2**20, "--max-tokens", 4)
+        found[more] = re.search(r"of memory to keep them \((\w+)\)", p.stderr).group(1), "; embeddings are read from the file" in p.stderr
+    assert found == {3: ("planes", True), 32: ("planes", False), 60: ("bf16", False)}, found
+
+
+@test
+def damaged_rows_of_the_embedding_fail_texts_until_they_are_repaired():
+    path, dense, at, n = dense_file("rows.pack")
+    s = Server(mode=(*CTX, "--memory", least("serve", "--listen", "127.0.0.1:0") + 3 * 2**20), pack_dir=path)
+    assert "; embeddings are read from the file" in s.log, s.log
+    ask = lambda: s.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 20, "temperature": 0})
+    status, _, alone = ask()
+    assert status == 200, alone
+
+    def refused(pattern):
+        status, _, o = ask()
+        assert status == 500 and re.search(r"tensor embed, row \d+: .*dense\.bin " + pattern + r" \(tried 3 times\)", o["error"]["message"]), o
+
+    with open(dense, "r+b") as f:
+        f.seek(at)
+        good = f.read(n)
+
+        def put(data):
+            f.seek(at)
+            f.write(data)
+            f.flush()
+
+        for _ in range(2):
+            put(bytes(b ^ 16 for b in good))
+            refused(r"at offset \d+: checksum: expected [0-9a-f]{8}, found [0-9a-f]{8}")
+            put(good)
+            assert ask()[2]["choices"] == alone["choices"]
+        f.truncate(at + 100)
+        refused(r"ends too early: wanted \d+ bytes at offset \d+, got \d+")
+    assert s.stop() == 0, s.log
 
 
 @test

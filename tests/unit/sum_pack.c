@@ -68,7 +68,7 @@ const struct od_dense *__wrap_od_dense_get(const struct od_dense_store *s)
 		return d;
 	if (sum_weights != NULL)
 		return &sum_dense;
-	sum_weights = buf_new(od_buf_device(d->embed.data.buf), 1u << 20);
+	sum_weights = buf_new(od_buf_device(d->head.data.buf), 1u << 20);
 	at = od_buf_ref(sum_weights, 0);
 	sum_dense = *d;
 	sum_dense.layer = sum_layer;

@@ -13,6 +13,7 @@
 
 #include "common/base/mem.h"
 #include "common/pack/load/expert_load.h"
+#include "common/pack/pack_internal.h"
 #include "common/pack/write/pack_write.h"
 #include "tests/unit/opened_engine.h"
 #include "tests/unit/random.h"
@@ -39,6 +40,9 @@ static struct {
 	bool sometimes; /* twice in a row, of every five loads of an expert; a load is tried three times */
 	bool always;
 	_Atomic unsigned n, loads[MOST_EXPERTS]; /* failures; loads of each expert */
+	/* rows of embeddings, which are read like that, too: those that failed, and all */
+	unsigned n_rows, row_reads;
+	bool rows_always;
 } trouble;
 
 int __real_od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
@@ -69,6 +73,30 @@ int __wrap_od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, 
 		return rc;
 	}
 	return od_fail(err, OD_ERR_IO, "expert (%u, %u): a disk error of the test", m, expert);
+}
+
+int __real_od_dense_read(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n,
+			 uint8_t *to, struct od_err *err);
+int __wrap_od_dense_read(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n,
+			 uint8_t *to, struct od_err *err);
+int __wrap_od_dense_read(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n,
+			 uint8_t *to, struct od_err *err)
+{
+	const int rc = __real_od_dense_read(p, t, row, n, to, err);
+	unsigned turn = 0;
+
+	assert_int_equal(rc, OD_OK);
+	if (n > 1) /* the whole table, when it is opened */
+		return OD_OK;
+	trouble.row_reads++;
+	if (trouble.sometimes)
+		turn = trouble.row_reads % 5;
+	else if (trouble.rows_always)
+		turn = 2;
+	trouble.n_rows += turn == 1 || turn == 2;
+	if (turn == 1)
+		to[row % 3] ^= 4;
+	return turn == 2 ? od_fail(err, OD_ERR_IO, "a disk error of the test") : OD_OK;
 }
 
 static _Atomic uint64_t free_bytes; /* 0: as it is */
@@ -187,7 +215,7 @@ static const char *const families[] = { "mixtral_top3", "qwen3_moe_plain", "deep
 static void texts_are_those_of_all_in_memory(void **state)
 {
 	static struct tiered_text t[N];
-	size_t n_failed = 0;
+	size_t n_failed = 0, n_rows = 0;
 
 	(void)state;
 	for (size_t i = 0; i < N_FAMILIES; i++) {
@@ -206,17 +234,53 @@ static void texts_are_those_of_all_in_memory(void **state)
 			o.cluster.predictor =
 				how < 3 ? ODM_PREDICTOR_AUTO : ODM_PREDICT_OWN + (int)(i % OD_N_PREDICTORS);
 			e = open_engine(&o);
-			memset(&trouble, 0, sizeof(trouble));
 			trouble.sometimes = how % 3 != 2;
 			run_together(t, e, how % 3 == 2 || how == 4);
 			n_failed += trouble.n;
+			n_rows += trouble.n_rows;
+			/* In memory where all experts fit. */
+			assert_true((trouble.row_reads > 0) == (how % 3 != 2));
+			memset(&trouble, 0, sizeof(trouble));
 			free_bytes = 0;
 			opened_engine_close(e);
 		}
 		free_texts(t);
 	}
-	printf("# %zu loads failed\n", n_failed);
-	assert_true(n_failed > 1000);
+	printf("# %zu loads failed, and %zu reads of an embedding\n", n_failed, n_rows);
+	assert_true(n_failed > 1000 && n_rows > 1000);
+}
+
+/* A row of the embedding that cannot be read ends its text, and no other. */
+static void a_row_that_cannot_be_read_is_named(void **state)
+{
+	static struct tiered_text t[N];
+	struct odm_main_opts o;
+	struct odm_engine *e;
+	struct od_err err;
+	char pack[128], row[64];
+
+	(void)state;
+	make_pack("mixtral_top3", pack);
+	make_texts(t);
+	run_alone(t, pack);
+	o = options(pack, ODM_TIERED);
+	o.engine.expert_bytes = 1;
+	e = open_engine(&o);
+	snprintf(row, sizeof(row), "tensor embed, row %d: ", t[0].prompt[0]);
+	for (int round = 0; round < 3; round++) {
+		memset(&trouble, 0, sizeof(trouble));
+		trouble.rows_always = true;
+		assert_int_equal(odm_generate(e, &t[0].req, &t[0].r, &err), OD_ERR_IO);
+		odm_result_fini(&t[0].r);
+		assert_non_null(strstr(err.msg, row));
+		assert_non_null(strstr(err.msg, "a disk error of the test (tried 3 times)"));
+		assert_int_equal(trouble.row_reads, 3);
+		memset(&trouble, 0, sizeof(trouble));
+		run_together(t, e, false);
+		memset(&trouble, 0, sizeof(trouble));
+	}
+	opened_engine_close(e);
+	free_texts(t);
 }
 
 /* A text that needs the expert ends with an error that names it; others are not concerned, nor is the next one. */
@@ -254,6 +318,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(texts_are_those_of_all_in_memory),
 		cmocka_unit_test(an_expert_that_cannot_be_read_is_named),
+		cmocka_unit_test(a_row_that_cannot_be_read_is_named),
 	};
 
 	return cmocka_run_group_tests_name("tiered", tests, temp_dir_make, temp_dir_remove);
