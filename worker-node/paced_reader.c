@@ -11,8 +11,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 }
 
 /* How long the path takes for a slice; rounded up, so that the slices of an expert make up load_ns. */
-static uint64_t path_ns(const struct odw_paced_reader *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-			unsigned which)
+static uint64_t path_ns(const struct odw_paced_reader *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n)
 {
 	const struct od_pack_expert *x = od_pack_expert(p->pack, m, expert);
 	uint64_t bytes = 0, all = 0;
@@ -22,8 +21,7 @@ static uint64_t path_ns(const struct odw_paced_reader *p, uint32_t m, uint32_t e
 		const bool in_slice = i >= first && i < first + n;
 
 		all += (uint64_t)s->sm.stored_bytes + s->e.stored_bytes;
-		bytes += in_slice && (which & OD_SET_SM) != 0 ? s->sm.stored_bytes : 0;
-		bytes += in_slice && (which & OD_SET_E) != 0 ? s->e.stored_bytes : 0;
+		bytes += in_slice ? (uint64_t)s->sm.stored_bytes + s->e.stored_bytes : 0;
 	}
 	if (p->load_ns == 0)
 		return (uint64_t)((double)bytes / p->bytes_per_ns);
@@ -52,18 +50,18 @@ static void give_back(struct odw_paced_reader *p, uint64_t begin_ns, uint64_t du
 	pthread_mutex_unlock(&p->lock);
 }
 
-int odw_paced_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-		   const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
+int odw_paced_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, const struct od_expert_mem *mem,
+		   struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	struct odw_paced_reader *p = arg;
 	uint64_t begin_ns, due_ns, now_ns;
 	int rc;
 
-	queue_up(p, p->load_ns == 0 || first == 0, path_ns(p, m, expert, first, n, which), &begin_ns, &due_ns);
+	queue_up(p, p->load_ns == 0 || first == 0, path_ns(p, m, expert, first, n), &begin_ns, &due_ns);
 	if (p->read != NULL)
-		rc = p->read(p->read_arg, m, expert, first, n, which, mem, staging, b, err);
+		rc = p->read(p->read_arg, m, expert, first, n, mem, staging, b, err);
 	else
-		rc = od_shards_read(p->pack, m, expert, first, n, which, mem, staging, b, err);
+		rc = od_shards_read(p->pack, m, expert, first, n, mem, staging, b, err);
 	if (p->schedule == NULL && rc == OD_OK)
 		od_sleep_until(due_ns);
 	while (p->schedule != NULL && rc == OD_OK && (now_ns = od_now_ns()) < due_ns) {

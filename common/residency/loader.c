@@ -81,13 +81,13 @@ static void end_job(struct od_loaders *l, const struct od_load_job *job, uint64_
 		l->o.wake(l->o.wake_arg);
 }
 
-static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 			  const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
 			  struct od_err *err)
 {
 	const struct od_loaders *l = arg;
 
-	return od_shards_read(l->o.pack, m, expert, first, n, which, mem, staging, b, err);
+	return od_shards_read(l->o.pack, m, expert, first, n, mem, staging, b, err);
 }
 
 /* Shards [first, first + n) are the slice. */
@@ -115,8 +115,8 @@ static void *read_slices(void *arg)
 		int rc;
 
 		l->begin_ns[job.stage] = begin_ns;
-		rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, OD_SET_STORED, &job.mem,
-			       stage_at(l, job.stage), l->bytes[job.stage], &err);
+		rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, &job.mem, stage_at(l, job.stage),
+			       l->bytes[job.stage], &err);
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
 		for (uint32_t i = first; i < first + n; i++)
 			bytes += s[i].sm.stored_bytes + s[i].e.stored_bytes;

@@ -16,7 +16,7 @@
 struct od_loaders;
 
 /* As od_shards_read, from any source. Called on reader threads. */
-typedef int od_read_fn(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+typedef int od_read_fn(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 		       const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
 		       struct od_err *err);
 

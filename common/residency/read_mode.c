@@ -38,8 +38,8 @@ static int read_from_pack(const struct od_read_mode_opts *o, uint32_t m, uint32_
 	struct od_shard_bytes b[OD_SLICE_SHARDS];
 
 	if (o->read != NULL)
-		return o->read(o->read_arg, m, expert, p->first, p->n, OD_SET_STORED, o->mem, staging, b, err);
-	return od_shards_read(o->pack, m, expert, p->first, p->n, OD_SET_STORED, o->mem, staging, b, err);
+		return o->read(o->read_arg, m, expert, p->first, p->n, o->mem, staging, b, err);
+	return od_shards_read(o->pack, m, expert, p->first, p->n, o->mem, staging, b, err);
 }
 
 static int read_slice(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)

@@ -283,8 +283,7 @@ static void slice_open(struct expert_form_slice *p, struct od_pack *pack)
 
 static void slice_read(struct expert_form_slice *p)
 {
-	assert_int_equal(od_shards_read(p->pack, 3, 2, 0, p->n_shards, OD_SET_STORED, &p->mem,
-					od_buf_ref(p->staging, 0), p->b, NULL),
+	assert_int_equal(od_shards_read(p->pack, 3, 2, 0, p->n_shards, &p->mem, od_buf_ref(p->staging, 0), p->b, NULL),
 			 OD_OK);
 }
 
@@ -409,8 +408,8 @@ static void past_the_page_cache(void **state)
 		}
 		if (od_pack_read_direct(planes, direct) != direct)
 			print_message("# this file system is only read through the page cache\n");
-		assert_int_equal(od_shards_read(planes, 4, 1, 0, x->n_shards, OD_SET_STORED, &mem[direct],
-						(struct od_ref){ 0 }, b[direct], NULL),
+		assert_int_equal(od_shards_read(planes, 4, 1, 0, x->n_shards, &mem[direct], (struct od_ref){ 0 },
+						b[direct], NULL),
 				 OD_OK);
 	}
 	assert_false(od_pack_read_direct(planes, false));

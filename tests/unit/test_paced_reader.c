@@ -51,11 +51,11 @@ static int teardown(void **state)
 
 static _Atomic unsigned n_reads;
 
-static int read_nothing(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+static int read_nothing(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 			const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
 			struct od_err *err)
 {
-	assert_true(m == LAYER && first + n <= n_shards && (which & ~OD_SET_STORED) == 0);
+	assert_true(m == LAYER && first + n <= n_shards);
 	(void)expert;
 	(void)mem;
 	(void)staging;
@@ -71,20 +71,20 @@ static struct odw_paced_reader reader_of(uint64_t load_ns)
 	};
 }
 
-static int read_slice(struct odw_paced_reader *p, uint32_t expert, uint32_t first, uint32_t n, unsigned which)
+static int read_slice(struct odw_paced_reader *p, uint32_t expert, uint32_t first, uint32_t n)
 {
 	struct od_err err;
 
-	return odw_paced_read(p, LAYER, expert, first, n, which, NULL, (struct od_ref){ 0 }, NULL, &err);
+	return odw_paced_read(p, LAYER, expert, first, n, NULL, (struct od_ref){ 0 }, NULL, &err);
 }
 
-static uint64_t stored_bytes(uint32_t first, uint32_t n, unsigned which)
+static uint64_t stored_bytes(uint32_t first, uint32_t n)
 {
 	const struct od_shard *s = od_pack_expert(pack, LAYER, EXPERT)->shard;
 	uint64_t bytes = 0;
 
 	for (uint32_t i = first; i < first + n; i++)
-		bytes += (which & OD_SET_SM ? s[i].sm.stored_bytes : 0) + (which & OD_SET_E ? s[i].e.stored_bytes : 0);
+		bytes += s[i].sm.stored_bytes + s[i].e.stored_bytes;
 	return bytes;
 }
 
@@ -97,61 +97,59 @@ static void the_slices_of_a_load_take_its_time(void **state)
 	n_reads = 0;
 	begin_ns = p.free_ns = od_now_ns() + 200 * OD_NS_PER_MS; /* the path serves somebody else until then */
 	for (uint32_t i = 0; i < n_shards; i++) {
-		const uint64_t share_ns =
-			LOAD_NS * stored_bytes(0, i + 1, OD_SET_STORED) / stored_bytes(0, n_shards, OD_SET_STORED);
+		const uint64_t share_ns = LOAD_NS * stored_bytes(0, i + 1) / stored_bytes(0, n_shards);
 
-		assert_int_equal(read_slice(&p, EXPERT, i, 1, OD_SET_STORED), OD_OK);
+		assert_int_equal(read_slice(&p, EXPERT, i, 1), OD_OK);
 		assert_true(od_now_ns() >= begin_ns + share_ns);
 	}
 	assert_true(p.free_ns >= begin_ns + LOAD_NS && p.free_ns <= begin_ns + LOAD_NS + n_shards);
 	assert_int_equal(n_reads, n_shards);
 	/* The first slice of another load waits its turn, and begins when it comes. */
 	begin_ns = p.free_ns;
-	assert_int_equal(read_slice(&p, EXPERT + 1, 0, n_shards, OD_SET_STORED), OD_OK);
+	assert_int_equal(read_slice(&p, EXPERT + 1, 0, n_shards), OD_OK);
 	assert_true(p.free_ns - begin_ns >= LOAD_NS && od_now_ns() >= p.free_ns);
 	od_sleep_until(od_now_ns() + LOAD_NS);
 	begin_ns = od_now_ns();
-	assert_int_equal(read_slice(&p, EXPERT, 0, 1, OD_SET_STORED), OD_OK);
-	assert_true(p.free_ns >=
-		    begin_ns + LOAD_NS * stored_bytes(0, 1, OD_SET_STORED) / stored_bytes(0, n_shards, OD_SET_STORED));
+	assert_int_equal(read_slice(&p, EXPERT, 0, 1), OD_OK);
+	assert_true(p.free_ns >= begin_ns + LOAD_NS * stored_bytes(0, 1) / stored_bytes(0, n_shards));
 	/* A later one makes up for the delay. */
 	od_sleep_until(p.free_ns + 10 * LOAD_NS);
 	begin_ns = p.free_ns;
-	assert_int_equal(read_slice(&p, EXPERT, 1, n_shards - 1, OD_SET_STORED), OD_OK);
+	assert_int_equal(read_slice(&p, EXPERT, 1, n_shards - 1), OD_OK);
 	assert_true(p.free_ns <= begin_ns + LOAD_NS && od_now_ns() > p.free_ns);
 }
 
-static void a_load_takes_its_share_of_what_is_read(void **state)
+static void a_slice_takes_its_share_of_a_load(void **state)
 {
-	static const unsigned which[] = { OD_SET_SM, OD_SET_E, OD_SET_STORED };
-	const double all = (double)stored_bytes(0, n_shards, OD_SET_STORED);
+	const double all = (double)stored_bytes(0, n_shards);
+	const uint32_t slices[] = { 1, 2, n_shards };
 
 	(void)state;
 	for (int i = 0; i < 3; i++) {
 		struct odw_paced_reader p = reader_of(LOAD_NS);
-		const double share_ns = LOAD_NS * (double)stored_bytes(0, n_shards, which[i]) / all;
+		const uint32_t n = slices[i];
+		const double share_ns = LOAD_NS * (double)stored_bytes(0, n) / all;
 		const uint64_t begin_ns = od_now_ns();
 
 		p.free_ns = begin_ns + 1000 * OD_NS_PER_S; /* so that the difference is the path's */
 		p.schedule = NULL;
 		p.read_arg = &p; /* fails: nothing is waited for */
-		assert_int_equal(read_slice(&p, EXPERT, 0, n_shards, which[i]), OD_ERR_IO);
+		assert_int_equal(read_slice(&p, EXPERT, 0, n), OD_ERR_IO);
 		assert_true(p.free_ns == begin_ns + 1000 * OD_NS_PER_S); /* and the path has its time back */
 		p.free_ns = 0;
 		p.read_arg = NULL;
-		assert_int_equal(read_slice(&p, EXPERT, 0, n_shards, which[i]), OD_OK);
+		assert_int_equal(read_slice(&p, EXPERT, 0, n), OD_OK);
 		assert_true(od_now_ns() - begin_ns >= (uint64_t)share_ns);
 		assert_true(p.free_ns >= begin_ns + (uint64_t)share_ns);
 		p.free_ns = begin_ns;
-		assert_int_equal(read_slice(&p, EXPERT, 1, 1, which[i]), OD_OK); /* from free_ns on */
-		assert_true(p.free_ns <=
-			    begin_ns + (uint64_t)(LOAD_NS * (double)stored_bytes(1, 1, which[i]) / all) + 1);
+		assert_int_equal(read_slice(&p, EXPERT, 1, 1), OD_OK); /* from free_ns on */
+		assert_true(p.free_ns <= begin_ns + (uint64_t)(LOAD_NS * (double)stored_bytes(1, 1) / all) + 1);
 	}
 }
 
 static void *read_one(void *arg)
 {
-	assert_int_equal(read_slice(arg, EXPERT, 0, n_shards, OD_SET_STORED), OD_OK);
+	assert_int_equal(read_slice(arg, EXPERT, 0, n_shards), OD_OK);
 	return NULL;
 }
 
@@ -163,7 +161,7 @@ static void reads_at_a_rate_queue_up(void **state)
 	pthread_t reader[4];
 
 	(void)state;
-	p.bytes_per_ns = (double)stored_bytes(0, n_shards, OD_SET_STORED) / (double)LOAD_NS;
+	p.bytes_per_ns = (double)stored_bytes(0, n_shards) / (double)LOAD_NS;
 	begin_ns = od_now_ns();
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&reader[i], NULL, read_one, &p), 0);
@@ -173,7 +171,7 @@ static void reads_at_a_rate_queue_up(void **state)
 	/* Idle time is lost, to any slice. */
 	od_sleep_until(od_now_ns() + LOAD_NS);
 	begin_ns = od_now_ns();
-	assert_int_equal(read_slice(&p, EXPERT, 1, 1, OD_SET_STORED), OD_OK);
+	assert_int_equal(read_slice(&p, EXPERT, 1, 1), OD_OK);
 	assert_true(p.free_ns > begin_ns);
 }
 
@@ -193,7 +191,7 @@ static void *read_slices(void *arg)
 	struct od_err err;
 
 	while (od_schedule_next_read(w->s, &job, true)) {
-		const int rc = odw_paced_read(&w->paced, job.m, job.expert, job.slice, 1, OD_SET_STORED, &job.mem,
+		const int rc = odw_paced_read(&w->paced, job.m, job.expert, job.slice, 1, &job.mem,
 					      (struct od_ref){ 0 }, NULL, &err);
 
 		w->n_read++;
@@ -317,7 +315,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_slices_of_a_load_take_its_time),
-		cmocka_unit_test(a_load_takes_its_share_of_what_is_read),
+		cmocka_unit_test(a_slice_takes_its_share_of_a_load),
 		cmocka_unit_test(reads_at_a_rate_queue_up),
 		cmocka_unit_test(a_load_is_complete_no_earlier),
 		cmocka_unit_test(what_is_cancelled_ends_at_once),

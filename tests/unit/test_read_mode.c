@@ -40,7 +40,7 @@ static uint64_t look(void)
 	return ns;
 }
 
-static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 		     const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
 		     struct od_err *err)
 {
@@ -58,7 +58,7 @@ static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 	pthread_mutex_unlock(&disk.lock);
 	if (disk.refuse == -2 || disk.refuse == (int)index)
 		return od_fail(err, OD_ERR_IO, "as planned");
-	rc = od_shards_read(pack, m, expert, first, n, which, mem, staging, b, err);
+	rc = od_shards_read(pack, m, expert, first, n, mem, staging, b, err);
 	for (uint32_t i = first; i < first + n; i++)
 		bytes += s[i].sm.stored_bytes + s[i].e.stored_bytes;
 	pthread_mutex_lock(&disk.lock);

@@ -46,19 +46,19 @@ static struct {
 } trouble;
 
 int __real_od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-			  unsigned which, const struct od_expert_mem *mem, struct od_ref staging,
-			  struct od_shard_bytes *b, struct od_err *err);
+			  const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+			  struct od_err *err);
 int __wrap_od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-			  unsigned which, const struct od_expert_mem *mem, struct od_ref staging,
-			  struct od_shard_bytes *b, struct od_err *err);
+			  const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+			  struct od_err *err);
 int __wrap_od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-			  unsigned which, const struct od_expert_mem *mem, struct od_ref staging,
-			  struct od_shard_bytes *b, struct od_err *err)
+			  const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+			  struct od_err *err)
 {
 	const uint32_t i = m * od_pack_config(p)->n_experts + expert;
-	const int rc = __real_od_shards_read(p, m, expert, first, n, which, mem, staging, b, err);
+	const int rc = __real_od_shards_read(p, m, expert, first, n, mem, staging, b, err);
 
-	if (rc != OD_OK || which == 0 || first != 0)
+	if (rc != OD_OK || first != 0)
 		return rc;
 	assert_true(i < MOST_EXPERTS);
 	if (trouble.sometimes) {

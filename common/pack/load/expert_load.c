@@ -274,24 +274,21 @@ static int read_chunks(const struct od_pack *p, const struct expert_chunk *where
 	return rc;
 }
 
-/* Reads what has not been checked yet of n shards from at->shard on to the destinations in b; buffers: these are in
- * buffers of SM bytes and coded exponents. */
+/* Reads n shards from at->shard on to the destinations in b; buffers: these are in buffers of SM bytes and coded
+ * exponents. */
 static int read_shards(const struct od_pack *p, const struct expert_chunk *at, uint32_t n, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
 {
-	int rc = OD_OK;
+	int rc;
 
-	if (b->checked != OD_SET_STORED && !od_pack_has_expert(p, at->m, at->expert))
+	if (!od_pack_has_expert(p, at->m, at->expert))
 		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not in this folder", p->dir, at->m,
 			       at->expert);
-	if ((b->checked & OD_SET_SM) == 0)
-		rc = read_chunks(p, at, n, true, buffers, b, err);
-	if (rc == OD_OK && (b->checked & OD_SET_E) == 0)
-		rc = read_chunks(p, at, n, false, buffers, b, err);
-	return rc;
+	rc = read_chunks(p, at, n, true, buffers, b, err);
+	return rc == OD_OK ? read_chunks(p, at, n, false, buffers, b, err) : rc;
 }
 
-int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 		   const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
@@ -304,7 +301,6 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 		const struct expert_target to = rows_at(p, e, s, mem);
 
 		b[i] = destination(p, e, s, &to, od_ref_at(staging, i * each));
-		b[i].checked = OD_SET_STORED & ~which;
 	}
 	return read_shards(p, &at, n, to_buffers(mem, staging), b, err);
 }
@@ -347,17 +343,9 @@ struct good_shard {
 	struct od_coded coded;
 };
 
-/* Sends SM bytes that have been read to the device as they are. */
 static void push_sm(const struct good_shard *g)
 {
-	if ((g->b->checked & OD_SET_SM) == 0)
-		push(g->b->sm, g->s->sm.stored_bytes);
-}
-
-static void push_e(const struct good_shard *g)
-{
-	if ((g->b->checked & OD_SET_E) == 0)
-		push(g->b->e, g->s->e.stored_bytes);
+	push(g->b->sm, g->s->sm.stored_bytes);
 }
 
 /* To where it stays: there already, or from its stage. */
@@ -371,10 +359,8 @@ static void send_bytes(struct od_inflater *inf, struct od_ref from, struct od_re
 
 static void send_shard(struct od_inflater *inf, const struct good_shard *g, const struct expert_target *to)
 {
-	if ((g->b->checked & OD_SET_SM) == 0)
-		send_bytes(inf, g->b->sm, to->sm, g->s->sm.stored_bytes);
-	if ((g->b->checked & OD_SET_E) == 0)
-		send_bytes(inf, g->b->e, to->e, g->s->e.stored_bytes);
+	send_bytes(inf, g->b->sm, to->sm, g->s->sm.stored_bytes);
+	send_bytes(inf, g->b->e, to->e, g->s->e.stored_bytes);
 }
 
 /* BF16, by the device: planes and raw exponents as they are stored, the others decoded. */
@@ -393,7 +379,7 @@ static int merge_rows(struct od_inflater *inf, const struct good_shard *g, const
 	int rc;
 
 	if (g->coded.codec == OD_CODEC_PLANES || g->coded.codec == OD_CODEC_RAW) {
-		push_e(g);
+		push(g->b->e, g->s->e.stored_bytes);
 	} else {
 		rc = take_back(inf, err);
 		if (rc == OD_OK)
@@ -482,15 +468,13 @@ static int finish_shard(struct od_inflater *inf, const struct expert_chunk *wher
 {
 	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
 	const struct od_shard *s = &x->x.shard[where->shard];
-	/* at what may be on the device alone */
-	const bool looks = (b->checked & OD_SET_E) == 0 || to->memory.buf != NULL;
 	const struct good_shard g = {
 		.s = s,
 		.type = &x->type[s->mat],
 		.coding = od_entry_coding(x, s->mat),
 		.b = b,
 		.coded = { .codec = (enum od_codec)s->e.codec,
-			   .at = looks ? od_ref_stage(b->e) : NULL,
+			   .at = od_ref_stage(b->e),
 			   .bytes = s->e.stored_bytes,
 			   .n = s->e.raw_bytes,
 			   .row = s->e.raw_bytes / s->n_rows },
@@ -499,13 +483,13 @@ static int finish_shard(struct od_inflater *inf, const struct expert_chunk *wher
 	int rc;
 
 	at.chunk = "SM";
-	rc = (b->checked & OD_SET_SM) != 0 ? OD_OK : check_sum(inf->pack, &at, &s->sm, od_ref_stage(b->sm), err);
+	rc = check_sum(inf->pack, &at, &s->sm, od_ref_stage(b->sm), err);
 	at.chunk = "E";
-	if (rc == OD_OK && (b->checked & OD_SET_E) == 0)
+	if (rc == OD_OK)
 		rc = check_sum(inf->pack, &at, &s->e, g.coded.at, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = (b->checked & OD_SET_E) != 0 ? OD_OK : od_coded_check(&g.coded, err);
+	rc = od_coded_check(&g.coded, err);
 	if (rc == OD_OK)
 		rc = queue_shard(inf, &g, to, err);
 	return rc == OD_OK ? OD_OK : bad_chunk(inf->pack, &at, &s->e, err);

@@ -36,20 +36,17 @@ uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, e
 
 /* A shard as stored, each chunk followed by OD_PAD_BYTES readable bytes. */
 struct od_shard_bytes {
-	struct od_ref sm, e; /* newly read chunks are in host memory (od_ref_stage) */
-	/* set of OD_SET_STORED: chunks read and checked earlier, which are on the device already */
-	unsigned checked;
+	struct od_ref sm, e; /* in host memory (od_ref_stage) */
 };
 
 /* Staging memory of a shard between reading and finishing, in addition to the buffers of its form. For OD_FORM_PLANES
  * it can be on the host alone (od_buf_new_on_host). */
 uint64_t od_staging_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form);
 /* Reads shards [first, first + n), unchecked, into mem and, for chunks without a buffer there, into staging (n *
- * od_staging_bytes). b[i]: where the chunks of shard first + i are. which: the set of OD_SET_STORED to read; the other
- * chunks are in their buffers already, and checked. Adjacent chunks are read with one call. */
+ * od_staging_bytes). b[i]: where the chunks of shard first + i are. Adjacent chunks are read with one call. */
 OD_MUST_CHECK int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-				 unsigned which, const struct od_expert_mem *mem, struct od_ref staging,
-				 struct od_shard_bytes *b, struct od_err *err);
+				 const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+				 struct od_err *err);
 /* Checks the shards read to b[i] and, if mem has a buffer for plain weights, merges them there. Returns when the device
  * is done, usually after one wait for all shards. OD_ERR_CORRUPT (checksum or length) names file, expert and offset;
  * the expert's memory is then undefined. */

@@ -148,8 +148,7 @@ static int read_slice(struct raw_reader *r, size_t expert, uint32_t slice)
 	const uint32_t n = left < r->all->slice_shards ? left : r->all->slice_shards;
 	struct od_shard_bytes b[OD_SLICE_SHARDS];
 	uint64_t begin_ns = od_now_ns();
-	int rc = load_source_read(c->source, e->m, e->expert, first, n, OD_SET_STORED, &r->mem,
-				  od_buf_ref(r->staging, 0), b, &r->err);
+	int rc = load_source_read(c->source, e->m, e->expert, first, n, &r->mem, od_buf_ref(r->staging, 0), b, &r->err);
 
 	r->all->ns += od_now_ns() - begin_ns;
 	for (uint32_t i = first; i < first + n; i++)

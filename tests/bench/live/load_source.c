@@ -75,7 +75,7 @@ static uint64_t place_of(const struct od_chunk *c, uint64_t *end)
 	return at;
 }
 
-static int read_memory(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+static int read_memory(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 		       const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
 		       struct od_err *err)
 {
@@ -93,8 +93,7 @@ static int read_memory(void *arg, uint32_t m, uint32_t expert, uint32_t first, u
 
 		if (i >= first)
 			b[i - first] = (struct od_shard_bytes){ .sm = od_buf_ref(e->stored, sm),
-								.e = od_buf_ref(e->stored, coded),
-								.checked = OD_SET_STORED & ~which };
+								.e = od_buf_ref(e->stored, coded) };
 	}
 	return OD_OK;
 }
@@ -107,15 +106,15 @@ void load_source_init(struct load_source *s)
 	pthread_mutex_init(&s->pace.lock, NULL);
 }
 
-int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 		     const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
 		     struct od_err *err)
 {
 	struct load_source *s = arg;
 
 	if (s->kind == LOAD_PACED)
-		return odw_paced_read(&s->pace, m, expert, first, n, which, mem, staging, b, err);
-	return od_shards_read(s->pack, m, expert, first, n, which, mem, staging, b, err);
+		return odw_paced_read(&s->pace, m, expert, first, n, mem, staging, b, err);
+	return od_shards_read(s->pack, m, expert, first, n, mem, staging, b, err);
 }
 
 static int read_expert(const struct od_pack *pack, struct od_device *d, struct load_expert *e, struct od_err *err)
