@@ -210,8 +210,7 @@ start_fuzzers() {
 on_far="unit:device unit:ops unit:ops_experts unit:ops_loads unit:ops_attention unit:mixers unit:forward unit:forward_steps
 	unit:fixed_state unit:prefix_store unit:route unit:expert_ffn unit:emulator unit:od_shadow unit:od_worker
 	unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
-on_gpu="device ops ops_64 ops_experts ops_experts_64 ops_loads ops_attention ops_attention_64 ops_delta ops_float64 route expert_form
-	loader_cache"
+on_gpu="device ops ops_64 ops_experts ops_experts_64 ops_loads ops_attention ops_attention_64 ops_delta ops_float64 route expert_form"
 
 start_on_far() {
 	export OD_DEVICE=cuda OD_CUDA_PLUGIN=$PWD/$B/lib/libod_far.so
@@ -237,7 +236,7 @@ start_on_gpu() { # plugin [what it is]
 	for t in device ops ops_experts ops_loads ops_attention; do # with two multiprocessors
 		start "gpu in any order unit:$t" env OD_GPU_ORDER=7 "$B/tests/test_$t"
 	done
-	for t in device expert_form loader_cache; do # a GPU without memory of its own
+	for t in device expert_form; do # a GPU without memory of its own
 		start "unified gpu unit:$t" env OD_GPU_HOST_UNIFIED=1 "$B/tests/test_$t"
 	done
 	for t in ops ops_delta; do # sanitizers run a sample of each test, which has to have all of its kernels

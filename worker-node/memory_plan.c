@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 
+#define DEFAULT_SLOTS 64 /* at most, unless more are asked for */
 /* Memory of a worker beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
 #define FIXED_BYTES (52u << 20)
@@ -29,7 +30,7 @@ int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint6
 			       least, least > 1 ? "s" : "", need, od_format_bytes(need, text, sizeof(text)),
 			       limit_bytes, od_format_bytes(limit_bytes, found, sizeof(found)));
 	fit = asked > 0 ? asked : (limit_bytes - fixed_bytes) / slot_bytes;
-	*n = (unsigned)(fit < OD_MAX_SLOTS ? fit : OD_MAX_SLOTS);
+	*n = (unsigned)(asked > 0 || fit < DEFAULT_SLOTS ? fit : DEFAULT_SLOTS);
 	return OD_OK;
 }
 
@@ -88,7 +89,7 @@ static void add_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o
 	if (o->slots == 0 && o->cache_mib == 0) {
 		const uint64_t most = p->slots_bytes / o->sizes->least_bytes;
 
-		p->n_slots = (unsigned)(most < OD_MAX_SLOTS ? most : OD_MAX_SLOTS);
+		p->n_slots = (unsigned)(most < DEFAULT_SLOTS ? most : DEFAULT_SLOTS);
 	}
 }
 

@@ -41,7 +41,7 @@ static inline unsigned odw_memory_slots(const struct odw_memory_plan *p, const s
 OD_MUST_CHECK int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err);
 
 /* *n: the number of slots of slot_bytes that fit into limit_bytes beside fixed_bytes: `asked`, or with asked 0 as many
- * as fit, at most OD_MAX_SLOTS. */
+ * as fit, at most 64. */
 OD_MUST_CHECK int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint64_t slot_bytes,
 				uint64_t asked, struct od_err *err);
 /* As many of n slots as there is room for beside beside_bytes, at least one. free_bytes 0: it is not known. */

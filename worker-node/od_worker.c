@@ -696,7 +696,7 @@ int main(int argc, char **argv)
 		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE",
 		  "memory that this worker may use (default: 1GB)", 0, 0, NULL },
 		{ "slots", OD_ARG_UINT, &w.opt.slots, "N",
-		  "experts in memory at once (default: as many as the memory limit has room for; at most 64)", 1,
+		  "experts in memory at once (default: as many as the memory limit has room for, at most 64)", 1,
 		  OD_MAX_SLOTS, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &w.opt.form, "bf16|planes",
 		  "experts stay in memory as BF16, or compressed to about two thirds (default: planes where that is faster)",

@@ -36,7 +36,7 @@
 #include "common/residency/expert_bufs.h"
 #include "common/residency/expert_cache.h"
 
-#define OD_MAX_SLOTS 64
+#define OD_MAX_SLOTS 1024 /* two layers of 512 experts */
 #define OD_MAX_ENTRIES 65536u /* WANTs beyond are dropped, RUNs beyond are answered OD_ERR_BUSY */
 
 struct od_schedule;

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define MAX_SLOTS 64
+#define MAX_SLOTS 1024
 
 static int check_numbers(const Od__Welcome *w, enum od_node_kind role, uint32_t n_layers, struct od_err *err)
 {

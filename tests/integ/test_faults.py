@@ -318,7 +318,7 @@ def children_of_local_get_their_arguments():
 @test
 def a_child_of_local_that_refuses_an_argument_ends_main():
     begin = time.monotonic()
-    for args, says in ((["--worker-arg=--slots=0"], ["od-worker: error: --slots: expected 1 to 64, found 0", "did not start: it ended "
+    for args, says in ((["--worker-arg=--slots=0"], ["od-worker: error: --slots: expected 1 to 1024, found 0", "did not start: it ended "
                                                      "with status 2, and its own message above says why; it was started with --slots=0"]),
                        (["--worker-arg=--slots"], ["od-worker: error: --slots needs a value: N"]),
                        (["--worker-arg=--memory-limit=1KB"], ["memory limit", "with status 1"]),

@@ -29,6 +29,8 @@ static void number_follows_from_the_limit(void **state)
 	assert_int_equal(odw_fit_slots(&n, 1000000000, 64 * MIB, MIB, 3, &err), OD_OK);
 	assert_int_equal(n, 3);
 	assert_int_equal(odw_fit_slots(&n, 1ull << 40, 64 * MIB, MIB, 0, &err), OD_OK);
+	assert_int_equal(n, 64);
+	assert_int_equal(odw_fit_slots(&n, 1ull << 40, 64 * MIB, MIB, OD_MAX_SLOTS, &err), OD_OK);
 	assert_int_equal(n, OD_MAX_SLOTS);
 }
 

@@ -508,8 +508,8 @@ static void too_little_memory_is_refused(void **state)
 	assert_says(log, "found a limit of 10485760 bytes");
 	assert_int_equal(start_fails((const char *[]){ "--pack", "/nonexistent", NULL }, &log), 1);
 	assert_says(log, "/nonexistent");
-	assert_int_equal(start_fails((const char *[]){ "--pack", worker_pack_dir, "--slots", "65", NULL }, &log), 2);
-	assert_says(log, "--slots: expected 1 to 64, found 65");
+	assert_int_equal(start_fails((const char *[]){ "--pack", worker_pack_dir, "--slots", "1025", NULL }, &log), 2);
+	assert_says(log, "--slots: expected 1 to 1024, found 1025");
 	assert_int_equal(start_fails((const char *[]){ "--pack", worker_pack_dir, "--listen", "0.0.0.0", NULL }, &log),
 			 1);
 	assert_says(log, "--insecure");

@@ -56,7 +56,7 @@ static void good_ones_are_taken(void **state)
 	(void)state;
 	check(&worker, OD_NODE_WORKER, false, OD_OK, NULL);
 	check(&shadow, OD_NODE_SHADOW, false, OD_OK, NULL);
-	worker.slots = 64;
+	worker.slots = 1024;
 	worker.data_port = 65535;
 	check(&worker, OD_NODE_WORKER, false, OD_OK, NULL);
 	shadow.first_layer = N_LAYERS - 1; /* end_layer 0: to the end */
@@ -88,7 +88,7 @@ static void numbers_are_in_range(void **state)
 	BAD(OD_NODE_WORKER, OD_ERR_PROTOCOL, "session 0", w.session = 0);
 	BAD(OD_NODE_WORKER, OD_ERR_PROTOCOL, "data port 0", w.data_port = 0);
 	BAD(OD_NODE_SHADOW, OD_ERR_PROTOCOL, "data port 65536", w.data_port = 65536);
-	BAD(OD_NODE_WORKER, OD_ERR_PROTOCOL, "found 65", w.slots = 65);
+	BAD(OD_NODE_WORKER, OD_ERR_PROTOCOL, "found 1025", w.slots = 1025);
 	BAD(OD_NODE_WORKER, OD_ERR_PROTOCOL, "found 4294967295", w.slots = UINT32_MAX);
 	BAD(OD_NODE_SHADOW, OD_ERR_PROTOCOL, "found [0, 7)", w.end_layer = N_LAYERS + 1);
 	BAD(OD_NODE_SHADOW, OD_ERR_PROTOCOL, "found [3, 3)", w.first_layer = w.end_layer = 3);
