@@ -1,5 +1,5 @@
-/* Rules of caches that od-bench compares with: FIFO and Marking against the same written out plainly, Belady's against
- * the fewest loads that any decisions could have led to. */
+/* Rules of caches that od-bench compares with: LRU, LFU, FIFO and Marking against the same written out plainly,
+ * Belady's against the fewest loads that any decisions could have led to. */
 #include "common/residency/expert_cache.h"
 #include "tests/bench/sim/cache_rule.h"
 #include "tests/unit/random.h"
@@ -32,33 +32,91 @@ static uint32_t skewed(uint32_t n)
 	return a < b ? a : b;
 }
 
-static struct od_cache *new_cache(enum cache_rule rule, uint32_t capacity, uint64_t chance)
+static struct sim_cache *new_cache(enum cache_rule rule, uint32_t capacity, uint64_t chance)
 {
-	const struct od_cache_opts o = { .n_moe = LAYERS,
-					 .n_experts = EXPERTS,
-					 .state = OD_CACHE_C,
-					 .budget_bytes = 10 * capacity + 9,
-					 .expert_bytes = 10 };
-	struct od_cache *c;
+	const struct sim_cache_opts o = { .n_moe = LAYERS,
+					  .n_experts = EXPERTS,
+					  .state = SIM_CACHE_C,
+					  .budget_bytes = 10 * capacity + 9,
+					  .expert_bytes = 10 };
+	struct sim_cache *c;
 
 	assert_int_equal(cache_rule_new(&c, rule, &o, chance, NULL), OD_OK);
 	return c;
 }
 
-/* The changes name those that leave, then the expert itself, and od_cache_look agrees. */
-static void check_changes(const struct od_cache *c, struct od_cache_changes ch, uint32_t layer, uint32_t expert,
-			  uint32_t gone, enum od_cache_state state)
+/* The changes name those that leave, then the expert itself, and sim_cache_look agrees. */
+static void check_changes(const struct sim_cache *c, struct sim_cache_changes ch, uint32_t layer, uint32_t expert,
+			  uint32_t gone, enum sim_cache_state state)
 {
 	assert_int_equal(ch.n, gone == ALL ? 1 : 2);
 	if (gone != ALL) {
 		assert_int_equal(ch.change[0].layer * EXPERTS + ch.change[0].expert, gone);
-		assert_int_equal(ch.change[0].state, OD_CACHE_NONE);
-		assert_int_equal(od_cache_look(c, gone / EXPERTS, gone % EXPERTS), OD_CACHE_NONE);
+		assert_int_equal(ch.change[0].state, SIM_CACHE_NONE);
+		assert_int_equal(sim_cache_look(c, gone / EXPERTS, gone % EXPERTS), SIM_CACHE_NONE);
 	}
 	assert_int_equal(ch.change[ch.n - 1].layer, layer);
 	assert_int_equal(ch.change[ch.n - 1].expert, expert);
 	assert_int_equal(ch.change[ch.n - 1].state, state);
-	assert_int_equal(od_cache_look(c, layer, expert), state);
+	assert_int_equal(sim_cache_look(c, layer, expert), state);
+}
+
+struct plain_queue {
+	uint32_t capacity, n;
+	bool kept[ALL];
+	uint64_t used[ALL], count[ALL];
+};
+
+/* Is a to go before b? */
+static bool goes_first(const struct plain_queue *p, enum cache_rule policy, uint32_t a, uint32_t b)
+{
+	if (policy == CACHE_LFU && p->count[a] != p->count[b])
+		return p->count[a] < p->count[b];
+	return p->used[a] < p->used[b];
+}
+
+/* Returns who goes; ALL: nobody. */
+static uint32_t plain_use(struct plain_queue *p, enum cache_rule policy, uint32_t id, uint64_t now)
+{
+	uint32_t out = ALL;
+
+	p->count[id]++;
+	p->used[id] = now;
+	if (p->kept[id] || p->capacity == 0)
+		return ALL;
+	for (uint32_t i = 0; p->n == p->capacity && i < ALL; i++) {
+		if (p->kept[i] && (out == ALL || goes_first(p, policy, i, out)))
+			out = i;
+	}
+	if (out != ALL)
+		p->kept[out] = false;
+	else
+		p->n++;
+	p->kept[id] = true;
+	return out;
+}
+
+static void queues(void **state)
+{
+	static const enum cache_rule policies[] = { CACHE_LRU, CACHE_LFU };
+
+	(void)state;
+	seed = 1;
+	for (uint32_t capacity = 0; capacity <= ALL; capacity++) {
+		for (size_t i = 0; i < 2; i++) {
+			struct sim_cache *c = new_cache(policies[i], capacity, 0);
+			struct plain_queue p = { .capacity = capacity };
+
+			for (uint64_t now = 1; now < 1000; now++) {
+				uint32_t id = skewed(ALL), layer = id / EXPERTS, gone;
+
+				gone = plain_use(&p, policies[i], id, now);
+				check_changes(c, sim_cache_use(c, layer, id % EXPERTS), layer, id % EXPERTS, gone,
+					      capacity > 0 ? SIM_CACHE_C : SIM_CACHE_NONE);
+			}
+			sim_cache_free(c);
+		}
+	}
 }
 
 /* The first to come goes first, however often it is used. */
@@ -67,18 +125,13 @@ static void fifo(void **state)
 	(void)state;
 	seed = 1;
 	for (uint32_t capacity = 0; capacity <= ALL; capacity++) {
-		struct od_cache *c = new_cache(CACHE_FIFO, capacity, 0);
+		struct sim_cache *c = new_cache(CACHE_FIFO, capacity, 0);
 		uint64_t came[ALL] = { 0 }; /* 0: not kept */
 		uint32_t n = 0;
 
 		for (uint64_t now = 1; now < 1000; now++) {
 			uint32_t id = skewed(ALL), gone = ALL;
 
-			if (came[id] != 0 && below(20) == 0) { /* it could not be kept after all */
-				od_cache_forget(c, id / EXPERTS, id % EXPERTS);
-				came[id] = 0;
-				n--;
-			}
 			if (came[id] == 0 && capacity > 0) {
 				for (uint32_t i = 0; n == capacity && i < ALL; i++)
 					gone = came[i] != 0 && (gone == ALL || came[i] < came[gone]) ? i : gone;
@@ -87,10 +140,10 @@ static void fifo(void **state)
 				n += gone == ALL;
 				came[id] = now;
 			}
-			check_changes(c, od_cache_use(c, id / EXPERTS, id % EXPERTS), id / EXPERTS, id % EXPERTS, gone,
-				      capacity > 0 ? OD_CACHE_C : OD_CACHE_NONE);
+			check_changes(c, sim_cache_use(c, id / EXPERTS, id % EXPERTS), id / EXPERTS, id % EXPERTS, gone,
+				      capacity > 0 ? SIM_CACHE_C : SIM_CACHE_NONE);
 		}
-		od_cache_free(c);
+		sim_cache_free(c);
 	}
 }
 
@@ -101,47 +154,42 @@ static void marking(void **state)
 	(void)state;
 	seed = 2;
 	for (uint32_t capacity = 0; capacity <= ALL; capacity++) {
-		struct od_cache *c = new_cache(CACHE_MARKING, capacity, 7),
-				*twin = new_cache(CACHE_MARKING, capacity, 7);
-		struct od_cache *other = new_cache(CACHE_MARKING, capacity, 8);
+		struct sim_cache *c = new_cache(CACHE_MARKING, capacity, 7),
+				 *twin = new_cache(CACHE_MARKING, capacity, 7);
+		struct sim_cache *other = new_cache(CACHE_MARKING, capacity, 8);
 		bool marked[ALL] = { false };
 		uint32_t n = 0;
 
 		for (int i = 0; i < 1000; i++) {
 			uint32_t id = skewed(ALL), layer = id / EXPERTS, expert = id % EXPERTS, free_marks = 0,
 				 gone = ALL;
-			bool was = od_cache_look(c, layer, expert) != OD_CACHE_NONE;
-			struct od_cache_changes ch, same;
+			bool was = sim_cache_look(c, layer, expert) != SIM_CACHE_NONE;
+			struct sim_cache_changes ch, same;
 
-			if (was && below(20) == 0) {
-				od_cache_forget(c, layer, expert);
-				od_cache_forget(twin, layer, expert);
-				was = marked[id] = false;
-				n--;
-			}
 			for (uint32_t k = 0; k < ALL; k++)
-				free_marks += od_cache_look(c, k / EXPERTS, k % EXPERTS) != OD_CACHE_NONE && !marked[k];
+				free_marks +=
+					sim_cache_look(c, k / EXPERTS, k % EXPERTS) != SIM_CACHE_NONE && !marked[k];
 			if (!was && n == capacity && free_marks == 0)
 				memset(marked, 0, sizeof(marked)); /* a new phase */
-			ch = od_cache_use(c, layer, expert);
+			ch = sim_cache_use(c, layer, expert);
 			if (ch.n > 1) {
 				gone = ch.change[0].layer * EXPERTS + ch.change[0].expert;
 				assert_false(marked[gone]);
 				drawn[gone]++;
 			}
 			assert_true((ch.n > 1) == (!was && n == capacity && capacity > 0));
-			check_changes(c, ch, layer, expert, gone, capacity > 0 ? OD_CACHE_C : OD_CACHE_NONE);
+			check_changes(c, ch, layer, expert, gone, capacity > 0 ? SIM_CACHE_C : SIM_CACHE_NONE);
 			n += !was && n < capacity;
 			marked[id] = capacity > 0;
-			same = od_cache_use(twin, layer, expert);
+			same = sim_cache_use(twin, layer, expert);
 			assert_int_equal(same.n, ch.n);
 			assert_memory_equal(same.change, ch.change, ch.n * sizeof(*ch.change));
-			same = od_cache_use(other, layer, expert);
+			same = sim_cache_use(other, layer, expert);
 			differ += same.n != ch.n || memcmp(same.change, ch.change, ch.n * sizeof(*ch.change)) != 0;
 		}
-		od_cache_free(c);
-		od_cache_free(twin);
-		od_cache_free(other);
+		sim_cache_free(c);
+		sim_cache_free(twin);
+		sim_cache_free(other);
 	}
 	assert_true(differ > 100);
 	for (uint32_t k = 0; k < ALL; k++)
@@ -181,10 +229,10 @@ static void belady_loads_least(void **state)
 	seed = 3;
 	for (int round = 0; round < 40; round++) {
 		uint32_t use[USES], capacity = 1 + round % 3, loads = 0;
-		const struct od_cache_opts o = {
+		const struct sim_cache_opts o = {
 			.n_moe = 1, .n_experts = 6, .expert_bytes = 1, .budget_bytes = capacity
 		};
-		struct od_cache *c;
+		struct sim_cache *c;
 
 		assert_int_equal(cache_rule_new(&c, CACHE_BELADY, &o, 0, NULL), OD_OK);
 		for (uint32_t i = 0; i < USES; i++)
@@ -194,47 +242,19 @@ static void belady_loads_least(void **state)
 
 			for (uint32_t k = USES - 1; k > i; k--)
 				next = use[k] == use[i] ? k : next;
-			loads += od_cache_look(c, 0, use[i]) == OD_CACHE_NONE;
+			loads += sim_cache_look(c, 0, use[i]) == SIM_CACHE_NONE;
 			cache_rule_foretell(c, next);
-			od_cache_use(c, 0, use[i]);
+			sim_cache_use(c, 0, use[i]);
 		}
 		assert_int_equal(loads, fewest(use, USES, 0, 0, capacity));
-		od_cache_free(c);
-	}
-}
-
-/* The workers' own are what pool_policy.h makes. */
-static void others_are_the_workers(void **state)
-{
-	(void)state;
-	seed = 4;
-	for (enum cache_rule rule = CACHE_LRU; rule <= CACHE_LFU; rule++) {
-		const struct od_cache_opts o = { .policy = (enum od_cache_policy)rule,
-						 .n_moe = LAYERS,
-						 .n_experts = EXPERTS,
-						 .state = OD_CACHE_C,
-						 .budget_bytes = 60,
-						 .expert_bytes = 10 };
-		struct od_cache *c = new_cache(rule, 6, 0), *own;
-
-		assert_int_equal(od_cache_new(&own, &o, NULL), OD_OK);
-		for (int i = 0; i < 1000; i++) {
-			const uint32_t id = skewed(ALL);
-			const struct od_cache_changes a = od_cache_use(c, id / EXPERTS, id % EXPERTS);
-			const struct od_cache_changes b = od_cache_use(own, id / EXPERTS, id % EXPERTS);
-
-			assert_int_equal(a.n, b.n);
-			assert_memory_equal(a.change, b.change, a.n * sizeof(*a.change));
-		}
-		od_cache_free(c);
-		od_cache_free(own);
+		sim_cache_free(c);
 	}
 }
 
 static void nonsense_is_refused(void **state)
 {
-	const struct od_cache_opts nothing = { .n_moe = LAYERS, .n_experts = EXPERTS };
-	struct od_cache *c;
+	const struct sim_cache_opts nothing = { .n_moe = LAYERS, .n_experts = EXPERTS };
+	struct sim_cache *c;
 
 	(void)state;
 	assert_int_equal(cache_rule_new(&c, CACHE_FIFO, &nothing, 0, NULL), OD_ERR_RANGE);
@@ -250,7 +270,7 @@ static void lrfu(void **state)
 	(void)state;
 	seed = 5;
 	for (uint32_t capacity = 0; capacity <= ALL; capacity += 3) {
-		struct od_cache *c = new_cache(CACHE_LRFU, capacity, 0);
+		struct sim_cache *c = new_cache(CACHE_LRFU, capacity, 0);
 		struct od_expert_cache *own;
 
 		assert_int_equal(od_expert_cache_new(&own, LAYERS, EXPERTS, bytes, 10 * capacity + 9, NULL), OD_OK);
@@ -260,26 +280,26 @@ static void lrfu(void **state)
 			for (int i = 0; i < 3; i++) {
 				const uint32_t id = skewed(ALL);
 
-				(void)od_cache_use(c, id / EXPERTS, id % EXPERTS);
+				(void)sim_cache_use(c, id / EXPERTS, id % EXPERTS);
 				(void)od_expert_cache_use(own, step, id / EXPERTS, id % EXPERTS);
 			}
 			for (uint32_t id = 0; id < ALL; id++)
-				assert_int_equal(od_cache_look(c, id / EXPERTS, id % EXPERTS) != OD_CACHE_NONE,
+				assert_int_equal(sim_cache_look(c, id / EXPERTS, id % EXPERTS) != SIM_CACHE_NONE,
 						 od_expert_cache_keeps(own, id / EXPERTS, id % EXPERTS));
 		}
 		od_expert_cache_free(own);
-		od_cache_free(c);
+		sim_cache_free(c);
 	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(queues),
 		cmocka_unit_test(lrfu),
 		cmocka_unit_test(fifo),
 		cmocka_unit_test(marking),
 		cmocka_unit_test(belady_loads_least),
-		cmocka_unit_test(others_are_the_workers),
 		cmocka_unit_test(nonsense_is_refused),
 	};
 

@@ -74,7 +74,7 @@ static void random_f(double *f, uint32_t n, uint32_t k, double spread)
 			f[3] = 1 - 1e-8;
 		}
 	}
-	od_selection_scale(f, n, k);
+	sim_selection_scale(f, n, k);
 }
 
 static void fit_meets_what_it_is_given(void **state)
@@ -88,7 +88,7 @@ static void fit_meets_what_it_is_given(void **state)
 		double f[10], q[10], got[10];
 
 		random_f(f, n, k, spreads[round % 5]);
-		assert_int_equal(od_selection_fit(f, n, k, q, NULL), OD_OK);
+		assert_int_equal(sim_selection_fit(f, n, k, q, NULL), OD_OK);
 		by_enumeration(q, n, k, got);
 		for (uint32_t i = 0; i < n; i++)
 			assert_true(fabs(f[i] - got[i]) < 1e-8);
@@ -107,11 +107,11 @@ static void large_and_skewed(void **state)
 		double f[MOST], q[MOST], got[MOST], hits[MOST + 1];
 
 		random_f(f, n, k, 5.0 * (round / 6));
-		assert_int_equal(od_selection_fit(f, n, k, q, NULL), OD_OK);
+		assert_int_equal(sim_selection_fit(f, n, k, q, NULL), OD_OK);
 		by_counting(q, n, k, got);
 		for (uint32_t i = 0; i < n; i++)
 			assert_true(fabs(f[i] - got[i]) < 1e-8);
-		od_selection_hits(q, n, k, hits);
+		sim_selection_hits(q, n, k, hits);
 		assert_true(hits[k] > 1e-3);
 	}
 }
@@ -127,7 +127,7 @@ static void entropy_is_greatest(void **state)
 	static const double move[2][6] = { { 1, -1, 0, 0, -1, 1 }, { 1, 0, -1, -1, 0, 1 } };
 
 	(void)state;
-	assert_int_equal(od_selection_fit(f, 4, 2, q, NULL), OD_OK);
+	assert_int_equal(sim_selection_fit(f, 4, 2, q, NULL), OD_OK);
 	for (int s = 0; s < 6; s++) {
 		p[s] = q[pair[s][0]] / (1 - q[pair[s][0]]) * q[pair[s][1]] / (1 - q[pair[s][1]]);
 		all += p[s];
@@ -152,8 +152,8 @@ static void hits_agree_with_monte_carlo(void **state)
 	seed = 4;
 	for (uint32_t i = 0; i < N; i++)
 		f[i] = 1.0 / (i + 1);
-	od_selection_scale(f, N, K);
-	assert_int_equal(od_selection_fit(f, N, K, q, NULL), OD_OK);
+	sim_selection_scale(f, N, K);
+	assert_int_equal(sim_selection_fit(f, N, K, q, NULL), OD_OK);
 	while (n_draws < DRAWS) {
 		uint32_t hits[4] = { 0 };
 
@@ -174,9 +174,9 @@ static void hits_agree_with_monte_carlo(void **state)
 		/* This block has h, all the others the rest of K. */
 		memcpy(rest, q, from[block] * sizeof(*q));
 		memcpy(rest + from[block], q + from[block + 1], (N - from[block + 1]) * sizeof(*q));
-		od_selection_hits(q + from[block], n, K, in);
-		od_selection_hits(rest, N - n, K, out);
-		od_selection_hits(q, N, K, all);
+		sim_selection_hits(q + from[block], n, K, in);
+		sim_selection_hits(rest, N - n, K, out);
+		sim_selection_hits(q, N, K, all);
 		for (uint32_t h = 0; h <= K; h++) {
 			double p = in[h] * out[K - h] / all[K], sigma = sqrt(p * (1 - p) / DRAWS);
 
@@ -192,13 +192,13 @@ static void nonsense_is_refused(void **state)
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(od_selection_fit(over, 2, 2, q, &err), OD_ERR_RANGE);
+	assert_int_equal(sim_selection_fit(over, 2, 2, q, &err), OD_ERR_RANGE);
 	assert_non_null(strstr(err.msg, "1.5"));
-	assert_int_equal(od_selection_fit(nan_f, 2, 1, q, &err), OD_ERR_RANGE);
-	assert_int_equal(od_selection_fit(sum, 2, 1, q, &err), OD_ERR_RANGE);
-	assert_int_equal(od_selection_fit(good, 2, 0, q, &err), OD_ERR_RANGE);
-	assert_int_equal(od_selection_fit(good, 2, 3, q, &err), OD_ERR_RANGE);
-	assert_int_equal(od_selection_fit(good, 2, 1, q, &err), OD_OK);
+	assert_int_equal(sim_selection_fit(nan_f, 2, 1, q, &err), OD_ERR_RANGE);
+	assert_int_equal(sim_selection_fit(sum, 2, 1, q, &err), OD_ERR_RANGE);
+	assert_int_equal(sim_selection_fit(good, 2, 0, q, &err), OD_ERR_RANGE);
+	assert_int_equal(sim_selection_fit(good, 2, 3, q, &err), OD_ERR_RANGE);
+	assert_int_equal(sim_selection_fit(good, 2, 1, q, &err), OD_OK);
 }
 
 static void scaling(void **state)
@@ -206,9 +206,9 @@ static void scaling(void **state)
 	double f[] = { 6, 1, 1 }, none[] = { 0, 0, 2 };
 
 	(void)state;
-	od_selection_scale(f, 3, 2); /* 1.5 would be too much of the first */
+	sim_selection_scale(f, 3, 2); /* 1.5 would be too much of the first */
 	assert_true(f[0] == 1 && fabs(f[1] - 0.5) < 1e-15 && fabs(f[2] - 0.5) < 1e-15);
-	od_selection_scale(none, 3, 1);
+	sim_selection_scale(none, 3, 1);
 	assert_true(none[0] == 0 && none[2] == 1);
 }
 

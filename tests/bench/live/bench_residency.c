@@ -258,27 +258,27 @@ static int replay(const struct residency_bench *b, enum cache_rule rule, uint64_
 		  uint64_t *bytes, struct od_err *err)
 {
 	const struct routes *r = &b->routes;
-	const struct od_cache_opts o = { .n_moe = b->n_moe,
-					 .n_experts = b->n_experts,
-					 .budget_bytes = budget_bytes,
-					 .expert_bytes = b->expert_bytes,
-					 .state = OD_CACHE_F };
-	struct od_cache *c;
+	const struct sim_cache_opts o = { .n_moe = b->n_moe,
+					  .n_experts = b->n_experts,
+					  .budget_bytes = budget_bytes,
+					  .expert_bytes = b->expert_bytes,
+					  .state = SIM_CACHE_F };
+	struct sim_cache *c;
 	int rc = cache_rule_new(&c, rule, &o, 1, err);
 
 	*bytes = 0;
 	for (size_t i = 0; rc == OD_OK && i < r->n; i++) {
 		const struct use *u = &r->use[i];
 
-		if (i >= r->measured && od_cache_look(c, u->m, u->expert) == OD_CACHE_NONE)
+		if (i >= r->measured && sim_cache_look(c, u->m, u->expert) == SIM_CACHE_NONE)
 			*bytes += b->stored_bytes;
 		if (rule == CACHE_BELADY)
 			cache_rule_foretell(c, next[i]);
 		if (rule == CACHE_LRFU)
 			cache_rule_step(c, u->step);
-		(void)od_cache_use(c, u->m, u->expert);
+		(void)sim_cache_use(c, u->m, u->expert);
 	}
-	od_cache_free(c);
+	sim_cache_free(c);
 	return rc;
 }
 

@@ -105,7 +105,7 @@ static int check(const struct cache_options *o, struct od_err *err)
 {
 	if (o->routes == NULL)
 		return od_fail(err, OD_ERR_ARG, "expected --routes FILE, a recording by od-bench cache --record");
-	if (o->form == FORM_PLANES && o->rival_state == OD_CACHE_C)
+	if (o->form == FORM_PLANES && o->rival_state == SIM_CACHE_C)
 		return od_fail(err, OD_ERR_ARG, "--rival-state C: with planes use F, which is the same");
 	return OD_OK;
 }
@@ -136,7 +136,7 @@ static void describe_world(const struct cache_options *o, struct cache_study *s)
 	s->world = (struct cache_world){
 		.routes = &s->routes,
 		.groups = odm_groups_make((uint32_t)o->workers, (uint32_t)o->group_size, s->routes.top_k, s->routes.n_moe),
-		.sizes = od_cache_sizes_of(EXPERT_WEIGHTS, (uint64_t)(weights * e_share), 2 * EXPERT_WEIGHTS, o->form == FORM_PLANES),
+		.sizes = sim_cache_sizes_of(EXPERT_WEIGHTS, (uint64_t)(weights * e_share), 2 * EXPERT_WEIGHTS, o->form == FORM_PLANES),
 		.full_is_stored = o->form == FORM_PLANES,
 		.cost = {
 			.u_ns = weights / MATRICES / o->read_gbps,
@@ -155,7 +155,7 @@ static int replay_one(const struct cache_options *o, struct cache_study *s, size
 	const struct cache_setup setup = {
 		.rule = cache_kinds[kind].rule,
 		.planned = cache_kinds[kind].planned,
-		.state = (enum od_cache_state)o->rival_state,
+		.state = (enum sim_cache_state)o->rival_state,
 		.per_layer = !o->shared && cache_kinds[kind].rule != CACHE_BELADY &&
 			     cache_kinds[kind].rule != CACHE_RANK && cache_kinds[kind].rule != CACHE_LRFU,
 		.budget_bytes = s->budgets.budget[budget].bytes,
@@ -216,8 +216,8 @@ static void report_facts(const struct cache_options *o, const struct cache_study
 	od_report_fact(r, "uses", "expert uses", OD_INT(s->cold.uses), 0, NULL);
 	od_report_fact(r, "workers", "workers", OD_INT(w->groups.n_workers), 0, NULL);
 	od_report_fact(r, "groups", "groups", OD_INT(w->groups.n_groups), 0, NULL);
-	od_report_fact(r, "expert_stored_bytes", "an expert as stored", OD_BYTES(w->sizes.bytes[OD_CACHE_C]), 0, NULL);
-	od_report_fact(r, "expert_full_bytes", "as computed on", OD_BYTES(w->sizes.bytes[OD_CACHE_F]), 0, NULL);
+	od_report_fact(r, "expert_stored_bytes", "an expert as stored", OD_BYTES(w->sizes.bytes[SIM_CACHE_C]), 0, NULL);
+	od_report_fact(r, "expert_full_bytes", "as computed on", OD_BYTES(w->sizes.bytes[SIM_CACHE_F]), 0, NULL);
 	od_report_fact(r, "cold_makespan_ms", "a layer's loads without a cache", OD_REAL(makespan_ms(&s->cold)), 2,
 		       "ms");
 }
@@ -245,10 +245,10 @@ static void report_row(const struct cache_study *s, size_t budget, size_t kind, 
 		OD_REAL(s->budgets.budget[budget].percent),
 		OD_BYTES(s->budgets.budget[budget].bytes),
 		OD_TEXT(cache_kinds[kind].name),
-		rank ? OD_INT(c->experts[OD_CACHE_F]) : OD_NONE,
-		rank ? OD_INT(c->experts[OD_CACHE_C]) : OD_NONE,
-		rank ? OD_INT(c->experts[OD_CACHE_S]) : OD_NONE,
-		rank ? OD_INT(c->experts[OD_CACHE_E]) : OD_NONE,
+		rank ? OD_INT(c->experts[SIM_CACHE_F]) : OD_NONE,
+		rank ? OD_INT(c->experts[SIM_CACHE_C]) : OD_NONE,
+		rank ? OD_INT(c->experts[SIM_CACHE_S]) : OD_NONE,
+		rank ? OD_INT(c->experts[SIM_CACHE_E]) : OD_NONE,
 		OD_REAL(100.0 * (double)c->loads / (double)c->uses),
 		OD_REAL(cache_read_percent(c)),
 		OD_REAL(c->stays > 0 ? c->stay_steps / (double)c->stays : NAN),

@@ -87,15 +87,15 @@ static int make_stats(struct cache_world *w, struct od_err *err)
 
 	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
 		if (cache_own_layers(w, i) > 0)
-			rc = od_rank_stats_init(&w->stats[i], cache_own_layers(w, i), r->n_experts, err);
+			rc = sim_rank_stats_init(&w->stats[i], cache_own_layers(w, i), r->n_experts, err);
 	}
 	if (rc == OD_OK)
 		for (size_t i = 0; i < r->n_visits; i++) {
 			const struct cache_visit *v = &r->visit[i];
 
 			for (uint32_t worker = v->m % n_groups; worker < w->groups.n_workers; worker += n_groups)
-				od_rank_stats_visit(&w->stats[worker], own_layer(w, v->m), list,
-						    of_worker(w, v, worker, list));
+				sim_rank_stats_visit(&w->stats[worker], own_layer(w, v->m), list,
+						     of_worker(w, v, worker, list));
 		}
 	free(list);
 	return rc;
@@ -121,7 +121,7 @@ int cache_world_open(struct cache_world *w, struct od_err *err)
 void cache_world_close(struct cache_world *w)
 {
 	for (uint32_t i = 0; w->stats != NULL && i < w->groups.n_workers; i++)
-		od_rank_stats_fini(&w->stats[i]);
+		sim_rank_stats_fini(&w->stats[i]);
 	free(w->worker);
 	free(w->next);
 	free(w->stats);
@@ -130,16 +130,16 @@ void cache_world_close(struct cache_world *w)
 /* ---- Plans ---- */
 
 /* For each worker, [n_workers], which the caller frees; all zero for a worker with nothing to plan. */
-static int make_plans(const struct cache_world *w, const struct cache_setup *s, struct od_cache_plan **out,
+static int make_plans(const struct cache_world *w, const struct cache_setup *s, struct sim_cache_plan **out,
 		      struct od_err *err)
 {
 	const uint32_t n_experts = w->routes->n_experts;
 	double *f = calloc(n_experts, sizeof(*f));
-	struct od_cache_plan *plan = *out = calloc(w->groups.n_workers, sizeof(*plan));
+	struct sim_cache_plan *plan = *out = calloc(w->groups.n_workers, sizeof(*plan));
 	int rc = f != NULL && plan != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "plans for %u experts", n_experts);
 
 	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
-		struct od_cache_plan_opts o = {
+		struct sim_cache_plan_opts o = {
 			.n_moe = cache_own_layers(w, i),
 			.n_experts = n_experts,
 			.inclusion = f,
@@ -151,10 +151,10 @@ static int make_plans(const struct cache_world *w, const struct cache_setup *s, 
 		if (o.n_moe == 0)
 			continue;
 		if (!s->planned)
-			o.sizes.pools = OD_CACHE_POOL(OD_CACHE_F);
-		o.k = od_rank_stats_k(&w->stats[i]);
-		od_rank_stats_inclusion(&w->stats[i], f);
-		rc = od_cache_plan_make(&plan[i], &o, err);
+			o.sizes.pools = SIM_CACHE_POOL(SIM_CACHE_F);
+		o.k = sim_rank_stats_k(&w->stats[i]);
+		sim_rank_stats_inclusion(&w->stats[i], f);
+		rc = sim_cache_plan_make(&plan[i], &o, err);
 	}
 	free(f);
 	return rc;
@@ -168,13 +168,13 @@ struct cache_replay {
 	struct cache_result *r;
 	struct odm_groups groups;
 	uint32_t *worker, *scratch; /* [n_experts] of a deal, and odm_deal's */
-	struct od_cache **cache; /* [n_workers][n_moe]: of a worker's own layers, or the first for all of them */
+	struct sim_cache **cache; /* [n_workers][n_moe]: of a worker's own layers, or the first for all of them */
 	uint64_t **since; /* [n_workers][own layers * n_experts] the step in which an expert came */
-	uint32_t (*hits)[OD_CACHE_STATES]; /* [n_workers] of the visit */
+	uint32_t (*hits)[SIM_CACHE_STATES]; /* [n_workers] of the visit */
 	uint32_t *n; /* [n_workers] experts of the visit */
 };
 
-static struct od_cache **cache_of(const struct cache_replay *p, uint32_t worker, uint32_t layer)
+static struct sim_cache **cache_of(const struct cache_replay *p, uint32_t worker, uint32_t layer)
 {
 	return &p->cache[(size_t)worker * p->w->routes->n_moe + (p->s->per_layer ? layer : 0)];
 }
@@ -184,14 +184,14 @@ static uint32_t layer_in_cache(const struct cache_replay *p, uint32_t layer)
 	return p->s->per_layer ? 0 : layer;
 }
 
-static enum od_cache_state look(const struct cache_replay *p, uint32_t worker, uint32_t layer, uint32_t expert)
+static enum sim_cache_state look(const struct cache_replay *p, uint32_t worker, uint32_t layer, uint32_t expert)
 {
-	return p->s->budget_bytes == 0 ? OD_CACHE_NONE :
-					 od_cache_look(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert);
+	return p->s->budget_bytes == 0 ? SIM_CACHE_NONE :
+					 sim_cache_look(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert);
 }
 
 /* In the states' order; of a BF16 expert's stored bytes three quarters are SM bytes: who has these lacks the rest. */
-static uint8_t cost_of_state(enum od_cache_state state)
+static uint8_t cost_of_state(enum sim_cache_state state)
 {
 	static const uint8_t cost[] = { 0, ODM_COST_LOAD / 8, ODM_COST_LOAD / 4, ODM_COST_LOAD / 4 * 3, ODM_COST_LOAD };
 
@@ -219,7 +219,7 @@ static const uint32_t *deal_visit(const struct cache_replay *p, const struct cac
 }
 
 /* The caches of a worker: one, or as many as layers, which share the capacity of one. */
-static int open_caches(struct cache_replay *p, uint32_t worker, const struct od_cache_plan *plan, struct od_err *err)
+static int open_caches(struct cache_replay *p, uint32_t worker, const struct sim_cache_plan *plan, struct od_err *err)
 {
 	const struct cache_world *w = p->w;
 	const uint32_t n_moe = cache_own_layers(w, worker), n = p->s->per_layer ? n_moe : 1;
@@ -230,7 +230,7 @@ static int open_caches(struct cache_replay *p, uint32_t worker, const struct od_
 	if (p->since[worker] == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cache of worker %u", worker);
 	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
-		struct od_cache_opts o = {
+		struct sim_cache_opts o = {
 			.n_moe = n_moe / n,
 			.n_experts = w->routes->n_experts,
 			.full_is_stored = w->full_is_stored,
@@ -258,23 +258,23 @@ static void use(struct cache_replay *p, const struct cache_visit *v, size_t u, u
 {
 	const uint32_t layer = own_layer(p->w, v->m), n_experts = p->w->routes->n_experts,
 		       expert = p->w->routes->expert[u];
-	const enum od_cache_state was = look(p, worker, layer, expert);
-	struct od_cache *cache = *cache_of(p, worker, layer);
-	struct od_cache_changes ch;
+	const enum sim_cache_state was = look(p, worker, layer, expert);
+	struct sim_cache *cache = *cache_of(p, worker, layer);
+	struct sim_cache_changes ch;
 
 	if (p->s->rule == CACHE_BELADY)
 		cache_rule_foretell(cache, p->w->next[u]);
 	if (p->s->rule == CACHE_LRFU)
 		cache_rule_step(cache, v->step);
-	ch = od_cache_use(cache, layer_in_cache(p, layer), expert);
+	ch = sim_cache_use(cache, layer_in_cache(p, layer), expert);
 	for (size_t i = 0; i < ch.n; i++) {
-		const struct od_cache_change *c = &ch.change[i];
+		const struct sim_cache_change *c = &ch.change[i];
 		const size_t id = (size_t)(p->s->per_layer ? layer : c->layer) * n_experts + c->expert;
-		const bool own = i + 1 == ch.n, is_in = c->state != OD_CACHE_NONE;
+		const bool own = i + 1 == ch.n, is_in = c->state != SIM_CACHE_NONE;
 
-		if (!is_in && (!own || was != OD_CACHE_NONE))
+		if (!is_in && (!own || was != SIM_CACHE_NONE))
 			end_stay(p, worker, id, v->step);
-		else if (is_in && own && was == OD_CACHE_NONE)
+		else if (is_in && own && was == SIM_CACHE_NONE)
 			p->since[worker][id] = v->step;
 	}
 }
@@ -282,20 +282,20 @@ static void use(struct cache_replay *p, const struct cache_visit *v, size_t u, u
 static void count(struct cache_replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
 {
 	const uint64_t *bytes = p->w->sizes.bytes;
-	const enum od_cache_state was = look(p, worker, own_layer(p->w, v->m), p->w->routes->expert[u]);
-	const bool sm = was <= OD_CACHE_S, e = was <= OD_CACHE_C || was == OD_CACHE_E;
+	const enum sim_cache_state was = look(p, worker, own_layer(p->w, v->m), p->w->routes->expert[u]);
+	const bool sm = was <= SIM_CACHE_S, e = was <= SIM_CACHE_C || was == SIM_CACHE_E;
 
 	p->n[worker]++;
-	if (was != OD_CACHE_NONE)
+	if (was != SIM_CACHE_NONE)
 		p->hits[worker][was]++;
 	p->r->uses++;
 	p->r->loads += !sm || !e;
-	p->r->read_bytes += (sm ? 0 : bytes[OD_CACHE_S]) + (e ? 0 : bytes[OD_CACHE_E]);
-	p->r->cold_bytes += bytes[OD_CACHE_S] + bytes[OD_CACHE_E];
+	p->r->read_bytes += (sm ? 0 : bytes[SIM_CACHE_S]) + (e ? 0 : bytes[SIM_CACHE_E]);
+	p->r->cold_bytes += bytes[SIM_CACHE_S] + bytes[SIM_CACHE_E];
 }
 
 /* The makespan of a layer whose hits are counted; clears them. */
-static void end_layer(struct cache_replay *p, const struct cache_visit *v, const struct od_cache_plan *plan)
+static void end_layer(struct cache_replay *p, const struct cache_visit *v, const struct sim_cache_plan *plan)
 {
 	const struct odm_groups *g = &p->groups;
 	const uint32_t group = odm_group_of_layer(g, v->step, v->m);
@@ -307,7 +307,7 @@ static void end_layer(struct cache_replay *p, const struct cache_visit *v, const
 
 		if (p->n[worker] == 0)
 			continue;
-		ns = od_cache_makespan_ns(&p->w->cost, p->n[worker], p->hits[worker]);
+		ns = sim_cache_makespan_ns(&p->w->cost, p->n[worker], p->hits[worker]);
 		longest = ns > longest ? ns : longest;
 		p->r->worker_layers++;
 		p->r->worker_ns += ns;
@@ -319,7 +319,7 @@ static void end_layer(struct cache_replay *p, const struct cache_visit *v, const
 	p->r->makespan_ns += longest;
 }
 
-static void run(struct cache_replay *p, const struct od_cache_plan *plan)
+static void run(struct cache_replay *p, const struct sim_cache_plan *plan)
 {
 	const struct cache_routes *r = p->w->routes;
 	uint64_t now = 0;
@@ -341,7 +341,7 @@ static void run(struct cache_replay *p, const struct od_cache_plan *plan)
 		for (uint32_t k = 0; k < p->w->groups.n_workers; k++) {
 			for (size_t id = 0; id < (size_t)cache_own_layers(p->w, k) * r->n_experts; id++) {
 				if (look(p, k, (uint32_t)(id / r->n_experts), (uint32_t)(id % r->n_experts)) !=
-				    OD_CACHE_NONE)
+				    SIM_CACHE_NONE)
 					end_stay(p, k, id, now);
 			}
 		}
@@ -353,7 +353,7 @@ static void close_replay(struct cache_replay *p)
 
 	if (p->cache != NULL)
 		for (size_t i = 0; i < n * p->w->routes->n_moe; i++)
-			od_cache_free(p->cache[i]);
+			sim_cache_free(p->cache[i]);
 	if (p->since != NULL)
 		for (size_t i = 0; i < n; i++)
 			free(p->since[i]);
@@ -366,7 +366,7 @@ static void close_replay(struct cache_replay *p)
 }
 
 /* plan: NULL: not rank dispatch. */
-static int replay(const struct cache_world *w, const struct cache_setup *s, const struct od_cache_plan *plan,
+static int replay(const struct cache_world *w, const struct cache_setup *s, const struct sim_cache_plan *plan,
 		  struct cache_result *out, struct od_err *err)
 {
 	const size_t n = w->groups.n_workers;
@@ -391,7 +391,7 @@ static int replay(const struct cache_world *w, const struct cache_setup *s, cons
 			if (cache_own_layers(w, i) > 0)
 				rc = open_caches(&p, i, plan != NULL ? &plan[i] : NULL, err);
 			if (plan != NULL)
-				for (unsigned k = 0; k < OD_CACHE_STATES; k++)
+				for (unsigned k = 0; k < SIM_CACHE_STATES; k++)
 					out->experts[k] += plan[i].experts[k];
 		}
 	if (rc == OD_OK)
@@ -402,7 +402,7 @@ static int replay(const struct cache_world *w, const struct cache_setup *s, cons
 
 int cache_replay(const struct cache_world *w, const struct cache_setup *s, struct cache_result *out, struct od_err *err)
 {
-	struct od_cache_plan *plan = NULL;
+	struct sim_cache_plan *plan = NULL;
 	int rc = s->rule == CACHE_RANK ? make_plans(w, s, &plan, err) : OD_OK;
 
 	if (rc == OD_OK)

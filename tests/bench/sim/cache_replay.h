@@ -11,7 +11,7 @@
  * are not replayed.
  *
  * Loads begin after the router: there are no predictions, because the cache's gain does not depend on them. The time of
- * a layer is the load time of its slowest worker by Algorithm 3 (od_cache_makespan_ns).
+ * a layer is the load time of its slowest worker by Algorithm 3 (sim_cache_makespan_ns).
  * Thread: one at a time. Owner: cache_world_open's caller; the routes are borrowed. */
 #ifndef OD_BENCH_CACHE_REPLAY_H
 #define OD_BENCH_CACHE_REPLAY_H
@@ -25,13 +25,13 @@ struct cache_world {
 	/* Set by the caller. */
 	const struct cache_routes *routes;
 	struct odm_groups groups; /* from odm_groups_make */
-	struct od_cache_sizes sizes;
-	bool full_is_stored; /* as in struct od_cache_opts */
-	struct od_cache_cost cost;
+	struct sim_cache_sizes sizes;
+	bool full_is_stored; /* as in struct sim_cache_opts */
+	struct sim_cache_cost cost;
 	/* The world's own. */
 	uint32_t *worker; /* [n_uses]: the worker of each use, dealt by homes */
 	uint64_t *next; /* [n_uses]: that worker's next use of the expert, or CACHE_NEVER */
-	struct od_rank_stats *stats; /* [n_workers], dealt by homes; all zero for a worker without layers */
+	struct sim_rank_stats *stats; /* [n_workers], dealt by homes; all zero for a worker without layers */
 };
 
 OD_MUST_CHECK int cache_world_open(struct cache_world *w, struct od_err *err);
@@ -43,7 +43,7 @@ uint32_t cache_own_layers(const struct cache_world *w, uint32_t worker);
 struct cache_setup {
 	enum cache_rule rule;
 	bool planned; /* rank: pools by the planner; false: pool F alone */
-	enum od_cache_state state; /* other rules: the state of cached experts */
+	enum sim_cache_state state; /* other rules: the state of cached experts */
 	bool per_layer; /* other rules: one cache per layer instead of one for all */
 	uint64_t budget_bytes; /* per worker; 0: no cache */
 	uint64_t seed;
@@ -57,7 +57,7 @@ struct cache_result {
 	/* sum over stays in the cache; the end of the replay ends them; prompts' steps count */
 	double stay_steps;
 	uint64_t stays;
-	uint32_t experts[OD_CACHE_STATES]; /* rank: capacity of each pool, of all workers */
+	uint32_t experts[SIM_CACHE_STATES]; /* rank: capacity of each pool, of all workers */
 	uint64_t worker_layers; /* pairs of a worker and a layer of a step */
 	double worker_ns, planned_ns; /* sum of their makespans: replayed, planned */
 };

@@ -6,22 +6,23 @@
 
 #include <stdlib.h>
 
-/* An expert that is kept: of FIFO and Belady's, the one with the least key has to go. */
+/* An expert that is kept: the one with the least key has to go. */
 struct kept {
 	uint32_t id;
-	uint64_t key, since; /* among equal keys the older one goes first */
+	uint64_t key, since; /* among equal keys the one that was used before goes first */
 };
 
 struct rival {
-	struct od_cache base;
+	struct sim_cache base;
 	enum cache_rule rule;
 	uint32_t capacity, n, unmarked;
 	struct kept *kept; /* [capacity]; Marking: the unmarked first */
 	uint32_t *at; /* [n_moe * n_experts] where in kept */
+	uint64_t *count; /* [n_moe * n_experts]: uses, kept or not */
 	uint64_t clock, random, next_use;
 };
 
-static struct rival *rival_of(struct od_cache *c)
+static struct rival *rival_of(struct sim_cache *c)
 {
 	return (struct rival *)c; /* base is the first member */
 }
@@ -70,22 +71,32 @@ static uint32_t victim(struct rival *r)
 	return (uint32_t)(od_draw(&r->random) % r->unmarked);
 }
 
-static void use(struct od_cache *c, uint32_t layer, uint32_t expert)
+static uint64_t key_of(const struct rival *r, uint32_t id, bool is_kept)
+{
+	if (r->rule == CACHE_BELADY)
+		return ~r->next_use;
+	if (r->rule == CACHE_LFU)
+		return r->count[id];
+	return is_kept && r->rule != CACHE_LRU ? r->kept[r->at[id]].key : r->clock;
+}
+
+static void use(struct sim_cache *c, uint32_t layer, uint32_t expert)
 {
 	struct rival *r = rival_of(c);
 	const uint32_t id = (uint32_t)cache_id(c, layer, expert);
-	const bool is_kept = c->state[id] != OD_CACHE_NONE;
+	const bool is_kept = c->state[id] != SIM_CACHE_NONE;
 	struct kept own = { .id = id, .since = ++r->clock };
 	uint32_t at = is_kept ? r->at[id] : r->n;
 
-	own.key = r->rule == CACHE_BELADY ? ~r->next_use : is_kept ? r->kept[at].key : r->clock;
+	r->count[id]++;
+	own.key = key_of(r, id, is_kept);
 	if (!is_kept && r->n == r->capacity) {
 		at = r->capacity > 0 ? victim(r) : 0;
 		if (r->capacity == 0 || (r->rule == CACHE_BELADY && goes_first(&own, &r->kept[at]))) {
-			cache_set(c, id, OD_CACHE_NONE);
+			cache_set(c, id, SIM_CACHE_NONE);
 			return;
 		}
-		cache_set(c, r->kept[at].id, OD_CACHE_NONE);
+		cache_set(c, r->kept[at].id, SIM_CACHE_NONE);
 	}
 	r->n += at == r->n;
 	put(r, at, own);
@@ -93,34 +104,27 @@ static void use(struct od_cache *c, uint32_t layer, uint32_t expert)
 	cache_set(c, id, c->opt.state);
 }
 
-static void forget(struct od_cache *c, uint32_t layer, uint32_t expert)
-{
-	struct rival *r = rival_of(c);
-	const uint32_t id = (uint32_t)cache_id(c, layer, expert);
-
-	mark(r, id);
-	swap(r, r->at[id], --r->n);
-}
-
-static void free_rival(struct od_cache *c)
+static void free_rival(struct sim_cache *c)
 {
 	free(rival_of(c)->kept);
 	free(rival_of(c)->at);
+	free(rival_of(c)->count);
 }
 
-static struct od_cache *new_rival(enum cache_rule rule, const struct od_cache_opts *o, uint64_t seed)
+static struct sim_cache *new_rival(enum cache_rule rule, const struct sim_cache_opts *o, uint64_t seed)
 {
 	struct rival *r = calloc(1, sizeof(*r));
 
 	if (r == NULL)
 		return NULL;
-	r->base = (struct od_cache){ .use = use, .forget = forget, .free = free_rival };
+	r->base = (struct sim_cache){ .use = use, .free = free_rival };
 	r->rule = rule;
 	r->capacity = cache_capacity(o);
 	r->random = seed;
 	r->kept = calloc((size_t)r->capacity + 1, sizeof(*r->kept));
 	r->at = calloc((size_t)o->n_moe * o->n_experts, sizeof(*r->at));
-	if (r->kept == NULL || r->at == NULL) {
+	r->count = calloc((size_t)o->n_moe * o->n_experts, sizeof(*r->count));
+	if (r->kept == NULL || r->at == NULL || r->count == NULL) {
 		free_rival(&r->base);
 		free(r);
 		return NULL;
@@ -131,17 +135,17 @@ static struct od_cache *new_rival(enum cache_rule rule, const struct od_cache_op
 /* ---- What the daemons do ---- */
 
 struct daemon_cache {
-	struct od_cache base;
+	struct sim_cache base;
 	struct od_expert_cache *own;
 	uint64_t step;
 };
 
-static struct daemon_cache *daemon_of(struct od_cache *c)
+static struct daemon_cache *daemon_of(struct sim_cache *c)
 {
 	return (struct daemon_cache *)c; /* base is the first member */
 }
 
-static void use_daemon(struct od_cache *c, uint32_t layer, uint32_t expert)
+static void use_daemon(struct sim_cache *c, uint32_t layer, uint32_t expert)
 {
 	struct daemon_cache *d = daemon_of(c);
 	const struct od_expert_changes changes = od_expert_cache_use(d->own, d->step, layer, expert);
@@ -150,30 +154,25 @@ static void use_daemon(struct od_cache *c, uint32_t layer, uint32_t expert)
 		const struct od_expert_change *at = &changes.change[i];
 
 		cache_set(c, cache_id(c, at->m, at->expert),
-			  od_expert_cache_keeps(d->own, at->m, at->expert) ? c->opt.state : OD_CACHE_NONE);
+			  od_expert_cache_keeps(d->own, at->m, at->expert) ? c->opt.state : SIM_CACHE_NONE);
 	}
 }
 
-static void forget_daemon(struct od_cache *c, uint32_t layer, uint32_t expert)
-{
-	od_expert_cache_forget(daemon_of(c)->own, layer, expert);
-}
-
-static void free_daemon(struct od_cache *c)
+static void free_daemon(struct sim_cache *c)
 {
 	od_expert_cache_free(daemon_of(c)->own);
 }
 
-static struct od_cache *new_daemon(const struct od_cache_opts *o)
+static struct sim_cache *new_daemon(const struct sim_cache_opts *o)
 {
 	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
 	struct daemon_cache *d = calloc(1, sizeof(*d));
 	uint64_t *bytes = calloc(o->n_moe, sizeof(*bytes));
 
 	if (d != NULL && bytes != NULL) {
-		d->base = (struct od_cache){ .use = use_daemon, .forget = forget_daemon, .free = free_daemon };
+		d->base = (struct sim_cache){ .use = use_daemon, .free = free_daemon };
 		for (uint32_t i = 0; i < o->n_moe; i++)
-			bytes[i] = cache_layer_bytes(o, i);
+			bytes[i] = o->expert_bytes;
 	}
 	if (d == NULL || bytes == NULL ||
 	    od_expert_cache_new(&d->own, o->n_moe, o->n_experts, bytes, o->budget_bytes, NULL) != OD_OK) {
@@ -186,28 +185,23 @@ static struct od_cache *new_daemon(const struct od_cache_opts *o)
 	return &d->base;
 }
 
-void cache_rule_step(struct od_cache *lrfu, uint64_t step)
+void cache_rule_step(struct sim_cache *lrfu, uint64_t step)
 {
 	daemon_of(lrfu)->step = step;
 }
 
-int cache_rule_new(struct od_cache **out, enum cache_rule rule, const struct od_cache_opts *opts, uint64_t seed,
+int cache_rule_new(struct sim_cache **out, enum cache_rule rule, const struct sim_cache_opts *o, uint64_t seed,
 		   struct od_err *err)
 {
-	struct od_cache_opts o = *opts;
-	int rc;
-
-	o.policy = rule < CACHE_FIFO ? (enum od_cache_policy)rule : OD_CACHE_LRU; /* rivals keep one state as it does */
 	*out = NULL;
-	rc = odc_check(&o, err);
-	if (rc != OD_OK)
-		return rc;
-	if (rule < CACHE_FIFO)
-		return od_cache_new(out, &o, err);
-	return odc_open(out, rule == CACHE_LRFU ? new_daemon(&o) : new_rival(rule, &o, seed), &o, err);
+	if (rule == CACHE_RANK)
+		return sim_cache_new(out, o, err);
+	if (o->expert_bytes == 0 || o->state >= SIM_CACHE_STATES)
+		return od_fail(err, OD_ERR_RANGE, "cache: an expert of no bytes");
+	return sim_cache_open(out, rule == CACHE_LRFU ? new_daemon(o) : new_rival(rule, o, seed), o, err);
 }
 
-void cache_rule_foretell(struct od_cache *belady, uint64_t next_use)
+void cache_rule_foretell(struct sim_cache *belady, uint64_t next_use)
 {
 	rival_of(belady)->next_use = next_use;
 }

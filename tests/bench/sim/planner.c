@@ -15,11 +15,11 @@ struct draw {
 };
 
 struct planner {
-	const struct od_cache_plan_opts *opt;
+	const struct sim_cache_plan_opts *opt;
 	struct draw draw[2];
 	unsigned n_draws;
-	double *hits; /* [OD_CACHE_STATES + 1][n_experts + 1]: of each pool, the last of what is in none */
-	struct od_cache_plan now, best;
+	double *hits; /* [SIM_CACHE_STATES + 1][n_experts + 1]: of each pool, the last of what is in none */
+	struct sim_cache_plan now, best;
 };
 
 static void close_planner(struct planner *p)
@@ -48,17 +48,17 @@ static int add_draw(struct planner *p, uint32_t k, double share, struct od_err *
 	}
 	for (uint32_t i = 0; i < n; i++)
 		f[i] = p->opt->inclusion[i];
-	od_selection_scale(f, n, k);
-	rc = od_selection_fit(f, n, k, d->q, err);
+	sim_selection_scale(f, n, k);
+	rc = sim_selection_fit(f, n, k, d->q, err);
 	free(f);
 	if (rc == OD_OK) {
-		od_selection_hits(d->q, n, k, p->hits);
+		sim_selection_hits(d->q, n, k, p->hits);
 		d->all = p->hits[k];
 	}
 	return rc;
 }
 
-static int open_planner(struct planner *p, const struct od_cache_plan_opts *o, struct od_err *err)
+static int open_planner(struct planner *p, const struct sim_cache_plan_opts *o, struct od_err *err)
 {
 	const uint32_t n = o->n_experts;
 	double more;
@@ -67,7 +67,7 @@ static int open_planner(struct planner *p, const struct od_cache_plan_opts *o, s
 	*p = (struct planner){ .opt = o };
 	if (o->n_moe == 0 || !(o->k >= 1 && o->k <= n) || o->cost.inflaters == 0 || o->cost.chunks == 0)
 		return od_fail(err, OD_ERR_RANGE, "cache plan: %u layers of %u experts, %g at once", o->n_moe, n, o->k);
-	p->hits = calloc((OD_CACHE_STATES + 1) * ((size_t)n + 1), sizeof(*p->hits));
+	p->hits = calloc((SIM_CACHE_STATES + 1) * ((size_t)n + 1), sizeof(*p->hits));
 	if (p->hits == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cache plan");
 	more = o->k - floor(o->k);
@@ -80,15 +80,15 @@ static int open_planner(struct planner *p, const struct od_cache_plan_opts *o, s
 /* Sum over all ways in which pools from `pool` on get some of the `left` experts; weight is the probability of what the
  * pools before it got. */
 static double expect(const struct planner *p, uint32_t k, unsigned pool, uint32_t left, double weight,
-		     uint32_t hits[OD_CACHE_STATES])
+		     uint32_t hits[SIM_CACHE_STATES])
 {
 	const double *of = hits_of(p, pool);
 	double sum = 0;
 
 	if (weight == 0)
 		return 0;
-	if (pool == OD_CACHE_STATES)
-		return weight * of[left] * od_cache_makespan_ns(&p->opt->cost, k, hits);
+	if (pool == SIM_CACHE_STATES)
+		return weight * of[left] * sim_cache_makespan_ns(&p->opt->cost, k, hits);
 	for (uint32_t h = 0; h <= left; h++) {
 		hits[pool] = h;
 		sum += expect(p, k, pool + 1, left - h, weight * of[h], hits);
@@ -98,22 +98,22 @@ static double expect(const struct planner *p, uint32_t k, unsigned pool, uint32_
 }
 
 /* The expected makespan of a layer that has such a capacity of each pool, over the sets of a draw. */
-static double draw_ns(struct planner *p, const struct draw *d, const uint32_t capacity[OD_CACHE_STATES])
+static double draw_ns(struct planner *p, const struct draw *d, const uint32_t capacity[SIM_CACHE_STATES])
 {
 	const uint32_t n = p->opt->n_experts;
-	uint32_t hits[OD_CACHE_STATES] = { 0 }, from = 0;
+	uint32_t hits[SIM_CACHE_STATES] = { 0 }, from = 0;
 
-	for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
+	for (unsigned pool = 0; pool < SIM_CACHE_STATES; pool++) {
 		uint32_t size = capacity[pool] < n - from ? capacity[pool] : n - from;
 
-		od_selection_hits(d->q + from, size, d->k, hits_of(p, pool));
+		sim_selection_hits(d->q + from, size, d->k, hits_of(p, pool));
 		from += size;
 	}
-	od_selection_hits(d->q + from, n - from, d->k, hits_of(p, OD_CACHE_STATES));
+	sim_selection_hits(d->q + from, n - from, d->k, hits_of(p, SIM_CACHE_STATES));
 	return expect(p, d->k, 0, d->k, 1 / d->all, hits);
 }
 
-static double layer_ns(struct planner *p, const uint32_t capacity[OD_CACHE_STATES])
+static double layer_ns(struct planner *p, const uint32_t capacity[SIM_CACHE_STATES])
 {
 	double sum = 0;
 
@@ -122,16 +122,16 @@ static double layer_ns(struct planner *p, const uint32_t capacity[OD_CACHE_STATE
 	return sum;
 }
 
-static double value(struct planner *p, const struct od_cache_plan *plan)
+static double value(struct planner *p, const struct sim_cache_plan *plan)
 {
-	uint32_t last[OD_CACHE_STATES] = { 0 };
+	uint32_t last[SIM_CACHE_STATES] = { 0 };
 	double sum = 0, ns = 0;
 
 	for (uint32_t layer = 0; layer < p->opt->n_moe; layer++) {
-		uint32_t capacity[OD_CACHE_STATES];
+		uint32_t capacity[SIM_CACHE_STATES];
 
-		for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++)
-			capacity[pool] = od_cache_plan_capacity(plan, layer, pool);
+		for (unsigned pool = 0; pool < SIM_CACHE_STATES; pool++)
+			capacity[pool] = sim_cache_plan_capacity(plan, layer, pool);
 		if (layer == 0 || memcmp(capacity, last, sizeof(capacity)) != 0) /* most are like their neighbour */
 			ns = layer_ns(p, capacity);
 		memcpy(last, capacity, sizeof(capacity));
@@ -142,13 +142,13 @@ static double value(struct planner *p, const struct od_cache_plan *plan)
 
 static double cold_ns(struct planner *p)
 {
-	static const uint32_t none[OD_CACHE_STATES];
+	static const uint32_t none[SIM_CACHE_STATES];
 
 	return layer_ns(p, none);
 }
 
 /* How many more experts fit into a pool. */
-static uint32_t room(const struct od_cache_plan_opts *o, unsigned pool, uint64_t bytes, uint64_t capacity)
+static uint32_t room(const struct sim_cache_plan_opts *o, unsigned pool, uint64_t bytes, uint64_t capacity)
 {
 	uint64_t fit = o->sizes.bytes[pool] > 0 ? bytes / o->sizes.bytes[pool] : capacity;
 
@@ -157,9 +157,9 @@ static uint32_t room(const struct od_cache_plan_opts *o, unsigned pool, uint64_t
 
 static void search(struct planner *p, unsigned pools, uint64_t bytes, uint64_t capacity)
 {
-	const struct od_cache_plan_opts *o = p->opt;
+	const struct sim_cache_plan_opts *o = p->opt;
 	const unsigned pool = (unsigned)__builtin_ctz(pools), rest = pools & (pools - 1);
-	const uint32_t most = room(o, pool, bytes, capacity), steps = o->steps > 0 ? o->steps : OD_CACHE_PLAN_STEPS;
+	const uint32_t most = room(o, pool, bytes, capacity), steps = o->steps > 0 ? o->steps : SIM_CACHE_PLAN_STEPS;
 	/* As wide whatever the pools before took, so that neighbours are compared with each other. */
 	const uint32_t all = room(o, pool, o->budget_bytes, (uint64_t)o->n_moe * o->n_experts);
 	const uint32_t step = (all + steps - 1) / steps;
@@ -179,15 +179,16 @@ static void search(struct planner *p, unsigned pools, uint64_t bytes, uint64_t c
 	p->now.experts[pool] = 0;
 }
 
-int od_cache_plan_make(struct od_cache_plan *out, const struct od_cache_plan_opts *o, struct od_err *err)
+int sim_cache_plan_make(struct sim_cache_plan *out, const struct sim_cache_plan_opts *o, struct od_err *err)
 {
 	struct planner p;
 	int rc = open_planner(&p, o, err);
 
-	*out = (struct od_cache_plan){ 0 };
+	*out = (struct sim_cache_plan){ 0 };
 	if (rc == OD_OK) {
-		p.best =
-			(struct od_cache_plan){ .n_moe = o->n_moe, .makespan_ns = cold_ns(&p), .cold_ns = cold_ns(&p) };
+		p.best = (struct sim_cache_plan){ .n_moe = o->n_moe,
+						  .makespan_ns = cold_ns(&p),
+						  .cold_ns = cold_ns(&p) };
 		p.now = p.best;
 		if (o->sizes.pools != 0)
 			search(&p, o->sizes.pools, o->budget_bytes, (uint64_t)o->n_moe * o->n_experts);
@@ -197,30 +198,7 @@ int od_cache_plan_make(struct od_cache_plan *out, const struct od_cache_plan_opt
 	return rc;
 }
 
-static uint64_t plan_bytes(const struct od_cache_plan *plan, const struct od_cache_sizes *layer, uint32_t step)
-{
-	uint64_t bytes = 0;
-
-	for (uint32_t i = 0; i < plan->n_moe; i++)
-		for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++)
-			bytes += od_cache_plan_capacity(plan, i, (enum od_cache_state)pool) *
-				 layer[(size_t)i * step].bytes[pool];
-	return bytes;
-}
-
-void od_cache_plan_fit(struct od_cache_plan *plan, const struct od_cache_sizes *layer, uint32_t step,
-		       uint64_t budget_bytes)
-{
-	while (plan_bytes(plan, layer, step) > budget_bytes) {
-		unsigned pool = OD_CACHE_STATES - 1;
-
-		while (plan->experts[pool] == 0)
-			pool--;
-		plan->experts[pool]--;
-	}
-}
-
-int od_cache_plan_value(struct od_cache_plan *plan, const struct od_cache_plan_opts *o, struct od_err *err)
+int sim_cache_plan_value(struct sim_cache_plan *plan, const struct sim_cache_plan_opts *o, struct od_err *err)
 {
 	struct planner p;
 	int rc = open_planner(&p, o, err);

@@ -2,18 +2,18 @@
 
 #include <stdlib.h>
 
-int od_rank_list_init(struct od_rank_list *r, uint32_t n_moe, uint32_t n_experts, struct od_err *err)
+int sim_rank_list_init(struct sim_rank_list *r, uint32_t n_moe, uint32_t n_experts, struct od_err *err)
 {
 	const size_t n = (size_t)n_moe * n_experts;
 
-	*r = (struct od_rank_list){ .n_moe = n_moe, .n_experts = n_experts };
+	*r = (struct sim_rank_list){ .n_moe = n_moe, .n_experts = n_experts };
 	if (n == 0 || n_experts > UINT16_MAX)
 		return od_fail(err, OD_ERR_RANGE, "ranks of %u layers of %u experts", n_moe, n_experts);
 	r->count = calloc(n, sizeof(*r->count));
 	r->order = calloc(n, sizeof(*r->order));
 	r->rank = calloc(n, sizeof(*r->rank));
 	if (r->count == NULL || r->order == NULL || r->rank == NULL) {
-		od_rank_list_fini(r);
+		sim_rank_list_fini(r);
 		return od_fail(err, OD_ERR_NOMEM, "ranks of %u layers of %u experts", n_moe, n_experts);
 	}
 	for (size_t i = 0; i < n; i++)
@@ -21,15 +21,15 @@ int od_rank_list_init(struct od_rank_list *r, uint32_t n_moe, uint32_t n_experts
 	return OD_OK;
 }
 
-void od_rank_list_fini(struct od_rank_list *r)
+void sim_rank_list_fini(struct sim_rank_list *r)
 {
 	free(r->count);
 	free(r->order);
 	free(r->rank);
-	*r = (struct od_rank_list){ 0 };
+	*r = (struct sim_rank_list){ 0 };
 }
 
-void od_rank_list_use(struct od_rank_list *r, uint32_t layer, uint32_t expert)
+void sim_rank_list_use(struct sim_rank_list *r, uint32_t layer, uint32_t expert)
 {
 	const size_t first = (size_t)layer * r->n_experts;
 	uint64_t *count = r->count + first, uses = ++count[expert];
@@ -44,46 +44,46 @@ void od_rank_list_use(struct od_rank_list *r, uint32_t layer, uint32_t expert)
 	rank[expert] = at;
 }
 
-int od_rank_stats_init(struct od_rank_stats *p, uint32_t n_moe, uint32_t n_experts, struct od_err *err)
+int sim_rank_stats_init(struct sim_rank_stats *p, uint32_t n_moe, uint32_t n_experts, struct od_err *err)
 {
 	int rc;
 
-	*p = (struct od_rank_stats){ 0 };
-	rc = od_rank_list_init(&p->list, n_moe, n_experts, err);
+	*p = (struct sim_rank_stats){ 0 };
+	rc = sim_rank_list_init(&p->list, n_moe, n_experts, err);
 	if (rc != OD_OK)
 		return rc;
 	p->uses = calloc(n_experts, sizeof(*p->uses));
 	if (p->uses == NULL) {
-		od_rank_stats_fini(p);
+		sim_rank_stats_fini(p);
 		return od_fail(err, OD_ERR_NOMEM, "ranks of %u experts", n_experts);
 	}
 	return OD_OK;
 }
 
-void od_rank_stats_fini(struct od_rank_stats *p)
+void sim_rank_stats_fini(struct sim_rank_stats *p)
 {
-	od_rank_list_fini(&p->list);
+	sim_rank_list_fini(&p->list);
 	free(p->uses);
-	*p = (struct od_rank_stats){ 0 };
+	*p = (struct sim_rank_stats){ 0 };
 }
 
-void od_rank_stats_visit(struct od_rank_stats *p, uint32_t layer, const uint16_t *experts, size_t n)
+void sim_rank_stats_visit(struct sim_rank_stats *p, uint32_t layer, const uint16_t *experts, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		p->uses[od_rank_of(&p->list, layer, experts[i])]++;
+		p->uses[sim_rank_of(&p->list, layer, experts[i])]++;
 	for (size_t i = 0; i < n; i++)
-		od_rank_list_use(&p->list, layer, experts[i]);
+		sim_rank_list_use(&p->list, layer, experts[i]);
 	p->visits += n > 0;
 	p->all += n;
 }
 
-void od_rank_stats_inclusion(const struct od_rank_stats *p, double *f)
+void sim_rank_stats_inclusion(const struct sim_rank_stats *p, double *f)
 {
 	for (uint32_t r = 0; r < p->list.n_experts; r++)
 		f[r] = p->visits > 0 ? (double)p->uses[r] / (double)p->visits : 1.0 / p->list.n_experts;
 }
 
-double od_rank_stats_k(const struct od_rank_stats *p)
+double sim_rank_stats_k(const struct sim_rank_stats *p)
 {
 	return p->visits > 0 ? (double)p->all / (double)p->visits : 1;
 }

@@ -12,7 +12,7 @@
 #define NEVER 1e-13
 #define SUM_ERROR 1e-9 /* relative to the sum of all f */
 
-void od_selection_hits(const double *q, uint32_t n, uint32_t max, double *hits)
+void sim_selection_hits(const double *q, uint32_t n, uint32_t max, double *hits)
 {
 	hits[0] = 1;
 	for (uint32_t h = 1; h <= max; h++)
@@ -104,7 +104,7 @@ static int check(const double *f, uint32_t n, uint32_t k, struct od_err *err)
 	return OD_OK;
 }
 
-int od_selection_fit(const double *f, uint32_t n, uint32_t k, double *q, struct od_err *err)
+int sim_selection_fit(const double *f, uint32_t n, uint32_t k, double *q, struct od_err *err)
 {
 	double *scratch, *t;
 	int rc = check(f, n, k, err);
@@ -123,7 +123,7 @@ int od_selection_fit(const double *f, uint32_t n, uint32_t k, double *q, struct 
 	return rc;
 }
 
-void od_selection_scale(double *f, uint32_t n, uint32_t k)
+void sim_selection_scale(double *f, uint32_t n, uint32_t k)
 {
 	double scale = 0, next = 0;
 

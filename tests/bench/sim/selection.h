@@ -19,8 +19,8 @@
  * oscillating. Any f then takes about forty rounds to 1e-12.
  *
  * Thread: pure functions. Owner: the caller's arrays. */
-#ifndef OD_CACHE_SELECTION_H
-#define OD_CACHE_SELECTION_H
+#ifndef OD_BENCH_SELECTION_H
+#define OD_BENCH_SELECTION_H
 
 #include <stdint.h>
 
@@ -28,12 +28,12 @@
 
 /* Finds q [n] for inclusion probabilities f [n] of sets of k: each from 0 to 1, their sum k; accurate to 1e-9.
  * OD_ERR_RANGE: f is invalid. */
-OD_MUST_CHECK int od_selection_fit(const double *f, uint32_t n, uint32_t k, double *q, struct od_err *err);
+OD_MUST_CHECK int sim_selection_fit(const double *f, uint32_t n, uint32_t k, double *q, struct od_err *err);
 
 /* Algorithm 2: hits[h], the probability that h of the n experts are drawn, for h in 0..max. */
-void od_selection_hits(const double *q, uint32_t n, uint32_t max, double *hits);
+void sim_selection_hits(const double *q, uint32_t n, uint32_t max, double *hits);
 
 /* Scales f [n] to the sum k with no value above 1, for frequencies from sets of different sizes. k <= n. */
-void od_selection_scale(double *f, uint32_t n, uint32_t k);
+void sim_selection_scale(double *f, uint32_t n, uint32_t k);
 
 #endif
