@@ -23,25 +23,36 @@ static struct od_buf *scratch_beside(const struct resident *r, struct od_ref x)
 	return r->scratch[i];
 }
 
+void od_resident_run(const struct od_forward_opts *o, const struct od_moe_call *call, const struct od_expert *expert,
+		     struct od_ref choice, struct od_ref scratch)
+{
+	const struct od_config *c = o->config;
+	const struct od_op op = { .kind = OD_OP_EXPERTS,
+				  .profile = o->profile,
+				  .n_rows = (uint32_t)call->n_rows,
+				  .experts = { .expert = expert,
+					       .x = call->x_at,
+					       .choice = choice,
+					       .y = call->y_at,
+					       .scratch = scratch,
+					       .n_experts = c->n_experts,
+					       .top_k = c->top_k,
+					       .hidden = c->hidden,
+					       .act = c->act } };
+
+	od_device_run(o->device, OD_QUEUE_COMPUTE, &op);
+}
+
 static int submit(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	struct resident *r = (struct resident *)runner;
 	const struct od_config *c = r->o.config;
-	struct od_op op = { .kind = OD_OP_EXPERTS, .profile = r->o.profile, .n_rows = (uint32_t)call->n_rows };
 
 	if (call->n_rows > r->o.max_rows || call->m >= c->n_moe)
 		return od_fail(err, OD_ERR_RANGE, "layer %u, %zu rows: expected below %u and at most %zu", call->m,
 			       call->n_rows, c->n_moe, r->o.max_rows);
-	op.experts = (struct od_op_experts){ .expert = r->experts + (size_t)call->m * c->n_experts,
-					     .x = call->x_at,
-					     .choice = call->expert_at,
-					     .y = call->y_at,
-					     .scratch = od_buf_ref(scratch_beside(r, call->x_at), 0),
-					     .n_experts = c->n_experts,
-					     .top_k = c->top_k,
-					     .hidden = c->hidden,
-					     .act = c->act };
-	od_device_run(r->o.device, OD_QUEUE_COMPUTE, &op);
+	od_resident_run(&r->o, call, r->experts + (size_t)call->m * c->n_experts, call->expert_at,
+			od_buf_ref(scratch_beside(r, call->x_at), 0));
 	return OD_OK;
 }
 

@@ -14,4 +14,9 @@ OD_MUST_CHECK int od_resident_new(struct od_expert_runner **out, const struct od
 void od_resident_free(struct od_expert_runner *r); /* NULL ok */
 uint64_t od_resident_bytes(const struct od_forward_opts *opts); /* memory besides the experts */
 
+/* For other runners on a device: queues a call's experts. expert [n_experts]: the layer's; choice [n_rows][top_k]: the
+ * call's, or with OD_NO_EXPERT for those that are left out; scratch: as od_experts_scratch_bytes. */
+void od_resident_run(const struct od_forward_opts *o, const struct od_moe_call *call, const struct od_expert *expert,
+		     struct od_ref choice, struct od_ref scratch);
+
 #endif

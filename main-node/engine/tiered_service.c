@@ -7,6 +7,7 @@
 #include "common/base/trace.h"
 #include "common/compute/ops.h"
 #include "common/compute/scratch.h"
+#include "common/model/resident.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/tier_pressure.h"
 #include "main-node/predict/prediction_wants.h"
@@ -337,18 +338,7 @@ static void note_ordered(struct tiered *t)
 
 static void run_experts(struct tiered *t, const struct od_expert *expert, struct od_ref choice)
 {
-	struct od_op op = { .kind = OD_OP_EXPERTS, .profile = t->o.profile, .n_rows = (uint32_t)t->call->n_rows };
-
-	op.experts = (struct od_op_experts){ .expert = expert,
-					     .x = t->call->x_at,
-					     .choice = choice,
-					     .y = t->call->y_at,
-					     .scratch = od_buf_ref(t->scratch, 0),
-					     .n_experts = t->config->n_experts,
-					     .top_k = t->config->top_k,
-					     .hidden = t->config->hidden,
-					     .act = t->config->act };
-	od_device_run(t->o.device, OD_QUEUE_COMPUTE, &op);
+	od_resident_run(&t->o, t->call, expert, choice, od_buf_ref(t->scratch, 0));
 }
 
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
