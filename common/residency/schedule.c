@@ -1118,6 +1118,14 @@ bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *kept)
 	return changed;
 }
 
+void od_schedule_keeps(struct od_schedule *s, uint32_t m, const uint16_t *experts, size_t n, bool *keeps)
+{
+	pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; i < n; i++)
+		keeps[i] = od_expert_cache_keeps(s->opts.cache, m, experts[i]);
+	pthread_mutex_unlock(&s->lock);
+}
+
 /* ---- Statistics ---- */
 
 void od_schedule_figures(struct od_schedule *s, struct od_load_figures *f)

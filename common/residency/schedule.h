@@ -154,6 +154,9 @@ void od_schedule_set_budget(struct od_schedule *s, uint64_t budget_bytes);
  * changed. */
 bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *kept);
 
+/* keeps [n]: whether the cache keeps each of the experts [n] of a layer. */
+void od_schedule_keeps(struct od_schedule *s, uint32_t m, const uint16_t *experts, size_t n, bool *keeps);
+
 /* True: the cache pins every expert; fills mem [n_moe][n_experts]. They stay until the place or the budget
  * changes. */
 bool od_schedule_all_pinned(struct od_schedule *s, struct od_expert_mem *mem);

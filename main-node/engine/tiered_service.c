@@ -14,6 +14,7 @@
 #include "main-node/predict/predict_trial.h"
 #include "main-node/predict/predictor_link.h"
 #include "main-node/predict/step_uses.h"
+#include "main-node/predict/want_gate.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -57,6 +58,8 @@ struct tiered {
 	struct odm_predicted_row *predicted; /* [max_rows] */
 	struct odm_want want;
 	uint32_t *want_expert; /* [n_experts] */
+	bool *want_kept; /* [n_experts] */
+	struct odm_want_gate gate;
 	struct odm_step_uses uses; /* in the decode step */
 
 	const struct odm_step *open[2]; /* by phase; NULL: there is none */
@@ -200,6 +203,8 @@ static void send_wants(void *arg)
 	struct odm_want *w = &t->want;
 
 	while (odm_predictions_take_want(t->predictions, w)) {
+		od_schedule_keeps(t->schedule, w->m, w->expert, w->n, t->want_kept);
+		odm_want_gate_filter(&t->gate, w, t->want_kept);
 		for (size_t i = 0; i < w->n; i++) {
 			t->want_expert[i] = w->expert[i];
 			w->worker[i] = 0;
@@ -362,8 +367,10 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	rc = od_schedule_run(t->schedule, t->session, call->step, call->m, true, t->item, t->n_items);
 	if (rc != OD_OK)
 		return od_fail(err, rc, "layer %u: %zu experts cannot be queued", call->m, t->n_items);
-	if (predicts(t) && in_decode(t))
+	if (predicts(t) && in_decode(t)) {
 		odm_predictions_learn(t->predictions, call->step, call->m, call->probability, c);
+		odm_want_gate_routed(&t->gate, call->step, call->m, call->expert, call->n_rows * t->config->top_k);
+	}
 	if (predicts(t)) /* it computes while experts are loaded */
 		odm_predictor_link_routed(&t->predictor, call);
 	return OD_OK;
@@ -594,11 +601,14 @@ static void free_service(struct odm_expert_service *base)
 	od_buf_free(t->choice);
 	od_buf_free(t->scratch);
 	free(t->predicted);
+	odm_want_gate_fini(&t->gate);
 	free(t->want.expert);
 	free(t->want.worker);
+	free(t->want.rank);
 	free(t->want.expert_before);
 	free(t->want.worker_before);
 	free(t->want_expert);
+	free(t->want_kept);
 	free(t->item);
 	free(t->attempts);
 	free(t->ordered);
@@ -618,9 +628,11 @@ static int allocate(struct tiered *t, struct od_err *err)
 	t->predicted = calloc(rows, sizeof(*t->predicted));
 	t->want.expert = calloc(n, sizeof(*t->want.expert));
 	t->want.worker = calloc(n, sizeof(*t->want.worker));
+	t->want.rank = calloc(n, sizeof(*t->want.rank));
 	t->want.expert_before = calloc(n, sizeof(*t->want.expert_before));
 	t->want.worker_before = calloc(n, sizeof(*t->want.worker_before));
 	t->want_expert = calloc(n, sizeof(*t->want_expert));
+	t->want_kept = calloc(n, sizeof(*t->want_kept));
 	t->item = calloc(n, sizeof(*t->item));
 	t->attempts = calloc(n, sizeof(*t->attempts));
 	t->ordered = calloc(n, sizeof(*t->ordered));
@@ -629,8 +641,9 @@ static int allocate(struct tiered *t, struct od_err *err)
 	t->in_wave = calloc(n, sizeof(*t->in_wave));
 	t->expert = calloc(n, sizeof(*t->expert));
 	if (t->predicted == NULL || t->want.expert == NULL || t->want.worker == NULL || t->want.expert_before == NULL ||
-	    t->want.worker_before == NULL || t->want_expert == NULL || t->item == NULL || t->attempts == NULL ||
-	    t->ordered == NULL || t->item_of == NULL || t->wave == NULL || t->in_wave == NULL || t->expert == NULL)
+	    t->want.worker_before == NULL || t->want.rank == NULL || t->want_expert == NULL || t->want_kept == NULL ||
+	    t->item == NULL || t->attempts == NULL || t->ordered == NULL || t->item_of == NULL || t->wave == NULL ||
+	    t->in_wave == NULL || t->expert == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "experts in tiers: no memory for %zu rows", rows);
 	od_pack_bind(t->model->pack, 0, 0, &nowhere, &t->expert[0]); /* the shapes, which operations take from it */
 	rc = odm_step_uses_init(&t->uses, t->config, odm_pass_size_rows(t->config, (uint32_t)t->model->opts.parallel),
@@ -667,7 +680,9 @@ static int open_predictor(struct tiered *t, const struct odm_tiered_opts *o, str
 	if (o->own == NULL)
 		return OD_OK;
 	t->always_predicts = o->always;
-	rc = odm_predictions_new(&t->predictions, &po, err);
+	rc = odm_want_gate_init(&t->gate, t->config, err);
+	if (rc == OD_OK)
+		rc = odm_predictions_new(&t->predictions, &po, err);
 	lo.predictions = t->predictions;
 	return rc == OD_OK ? odm_predictor_link_open(&t->predictor, &lo, &t->o, err) : rc;
 }

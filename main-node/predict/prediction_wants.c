@@ -41,11 +41,13 @@ void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint3
 
 /* ---- WANTs ---- */
 
-static void put(struct odm_predictions *p, struct odm_want *w, uint16_t expert)
+static void put(struct odm_predictions *p, struct odm_want *w, uint16_t expert, size_t rank)
 {
 	if (p->stamp[expert] == p->round)
 		return;
 	p->stamp[expert] = p->round;
+	if (w->rank != NULL)
+		w->rank[w->n] = (uint8_t)rank;
 	w->expert[w->n++] = expert;
 }
 
@@ -88,7 +90,7 @@ static void put_predicted(struct odm_predictions *p, struct odm_want *w, uint32_
 	for (size_t rank = 0; rank < p->o.top_k; rank++)
 		for (uint32_t r = 0; r < p->n_listed[i]; r++)
 			if (rank < all[cell[r]].n_predicted)
-				put(p, w, all[cell[r]].expert[rank]);
+				put(p, w, all[cell[r]].expert[rank], rank);
 }
 
 static void put_hedges(struct odm_predictions *p, struct odm_want *w, uint32_t i)
@@ -101,7 +103,7 @@ static void put_hedges(struct odm_predictions *p, struct odm_want *w, uint32_t i
 			const struct od_wanted *x = &all[cell[r]];
 
 			if (x->n_predicted + rank < x->n)
-				put(p, w, x->expert[x->n_predicted + rank]);
+				put(p, w, x->expert[x->n_predicted + rank], p->o.top_k);
 		}
 }
 
@@ -171,6 +173,7 @@ bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w)
 
 	*w = (struct odm_want){ .expert = w->expert,
 				.worker = w->worker,
+				.rank = w->rank,
 				.expert_before = w->expert_before,
 				.worker_before = w->worker_before };
 	pthread_mutex_lock(&p->lock);

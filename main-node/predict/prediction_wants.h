@@ -16,6 +16,7 @@ struct odm_want {
 	size_t n_predicted, n;
 	uint16_t *expert; /* [n_experts], the caller's, as the other arrays are */
 	uint32_t *worker; /* [n_experts]: worker where each is in flight; ODM_NOBODY: none */
+	uint8_t *rank; /* [n_experts]: in the prediction of its row; top_k: a hedge. NULL: not needed */
 	/* The placement of the previous version: a worker whose list is unchanged gets no new WANT. */
 	size_t n_before;
 	uint16_t *expert_before;

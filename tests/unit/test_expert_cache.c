@@ -479,6 +479,7 @@ static void other_layers_begin_anew(void **state)
 	uint8_t kept[LAYERS * EXPERTS];
 	uint64_t told = UINT64_MAX;
 	struct expert_cache_world w;
+	bool keeps[2];
 
 	(void)state;
 	open_world(&w, 1);
@@ -486,6 +487,8 @@ static void other_layers_begin_anew(void **state)
 	assert_true(od_schedule_cached(w.s, &told, kept));
 	assert_int_equal(kept[2 * EXPERTS], 1);
 	assert_int_equal(kept[0], 0);
+	od_schedule_keeps(w.s, 2, (const uint16_t[]){ 1, 0 }, 2, keeps);
+	assert_true(!keeps[0] && keeps[1]);
 	assert_false(od_schedule_cached(w.s, &told, kept));
 	od_schedule_end(w.s, SESSION); /* the next session finds it */
 	od_schedule_begin(w.s, SESSION);

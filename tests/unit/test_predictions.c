@@ -98,6 +98,7 @@ static struct od_recall take(struct odm_predictions *p, struct predictions_count
 
 struct predictions_want {
 	struct odm_want w;
+	uint8_t rank[EXPERTS];
 	uint16_t expert[EXPERTS], expert_before[EXPERTS];
 	uint32_t worker[EXPERTS], worker_before[EXPERTS];
 };
@@ -106,6 +107,7 @@ static bool take_want(struct odm_predictions *p, struct predictions_want *w)
 {
 	w->w.expert = w->expert;
 	w->w.worker = w->worker;
+	w->w.rank = w->rank;
 	w->w.expert_before = w->expert_before;
 	w->w.worker_before = w->worker_before;
 	return odm_predictions_take_want(p, &w->w);
@@ -439,6 +441,7 @@ static void hedges_come_behind_the_prediction(void **state)
 	assert_int_equal(w.w.n_predicted, 2);
 	assert_true(w.w.n >= 3);
 	assert_int_equal(w.expert[2], 2);
+	assert_memory_equal(w.rank, ((const uint8_t[]){ 0, 1, TOP_K }), 3);
 	for (size_t i = 0; i < w.w.n; i++)
 		w.worker[i] = (uint32_t)i;
 	odm_predictions_placed(p, &w.w);
@@ -469,8 +472,11 @@ static void hedges_of_rows_are_merged(void **state)
 	assert_true(take_want(p, &w));
 	assert_int_equal(w.w.n_predicted, 4);
 	assert_memory_equal(w.expert, ((const uint16_t[]){ 0, 1, 2, 7 }), 4 * sizeof(uint16_t));
-	for (size_t i = 4; i < w.w.n; i++)
+	assert_memory_equal(w.rank, ((const uint8_t[]){ 0, 1, 0, 1 }), 4);
+	for (size_t i = 4; i < w.w.n; i++) {
 		assert_true(w.expert[i] != 0 && w.expert[i] != 1 && w.expert[i] != 2 && w.expert[i] != 7);
+		assert_int_equal(w.rank[i], TOP_K);
+	}
 	odm_predictions_free(p);
 }
 
