@@ -35,4 +35,11 @@ def loads():
     assert found == {} and "planes as bf16, load threads: 2" in text and "1GB/s" in text, text
 
 
+@test
+def a_part_of_the_experts():
+    found = drawn("residency", "--budgets", "20,60,100", "--runs", 1, "--tokens", 20, "--ctx-size", 256)
+    assert list(found) == ["residency-bytes.svg", "residency-speed.svg"]
+    assert "Belady" in found["residency-bytes.svg"] and "od-main" in found["residency-speed.svg"], found
+
+
 run_tests()

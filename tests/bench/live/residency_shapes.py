@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """A part of the experts on one machine: od-bench residency on published layer shapes, as BF16 and as Q4_K_M.
 
-    residency_shapes.py --llama-quantize PROGRAM [--bin DIR] [--dir DIR] [--budgets 10,22,33,44,60] [FAMILY ...]
+    residency_shapes.py --llama-quantize PROGRAM [--bin DIR] [--dir DIR] [--budgets 10,22,33,44,60] [SHAPE ...]
 
-For each family: od-bench synth writes a checkpoint with the real shape of a layer and few layers (SHAPES). It is measured as a pack
-(BF16, planes), and as a GGUF file that llama.cpp's llama-quantize makes of it (Q4_K_M; without --llama-quantize this is left out). Files
-(up to 12 GB at a time) are deleted when they have been measured. All reads go past the page cache."""
+For each shape: od-bench synth writes a checkpoint of few layers (SHAPES). It is measured as a pack (BF16, planes), and as a GGUF file that
+llama.cpp's llama-quantize makes of it (Q4_K_M; without --llama-quantize this is left out). Files (up to 12 GB at a time) are deleted when
+they have been measured. All reads go past the page cache."""
 import argparse
 import json
 import os
@@ -17,8 +17,12 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "integ"))
 import gguf_checkpoint as gg
 
-# DeepSeek-V2-Lite (its first layer is dense), Qwen1.5-MoE-A2.7B, Mixtral-8x7B
-SHAPES = {"deepseek_v2": 4, "qwen2_moe": 3, "mixtral": 2}
+# The experts of DeepSeek-V2-Lite, behind Mixtral's attention; Qwen1.5-MoE-A2.7B; Mixtral-8x7B.
+SHAPES = {
+    "deepseek-v2-lite": "--hidden 2048 --intermediate 1408 --experts 64 --top-k 6 --heads 16 --kv-heads 16 --vocab 32000 --layers 3",
+    "qwen1.5-moe": "--family qwen2_moe --layers 2",
+    "mixtral-8x7b": "--preset mixtral-8x7b --layers 1",
+}
 
 
 def run(*args):
@@ -39,13 +43,13 @@ def quantised(o, checkpoint, where):
     return q4
 
 
-def measure(o, family, form, path):
+def measure(o, shape, form, path):
     r = json.loads(run(os.path.join(o.bin, "od-bench"), "residency", "--pack", path, "--budgets", o.budgets, "--tokens", o.tokens, "--runs",
                        o.runs, "--ctx-size", 512, "--read-mode", "direct", "--json"))
     if r["texts_with_other_tokens"]:
-        sys.exit(f"{family} {form}: {r['texts_with_other_tokens']} texts are not those of --resident")
+        sys.exit(f"{shape} {form}: {r['texts_with_other_tokens']} texts are not those of --resident")
     for b in r["by_budget"]:
-        print(f"| {family} {form} | {r['all_bytes'] / 2**20:.0f} MiB | {b['budget']:g} % | {b['tok_per_s']:.1f} | {b['to_resident']:.2f} | "
+        print(f"| {shape} {form} | {r['all_bytes'] / 2**20:.0f} MiB | {b['budget']:g} % | {b['tok_per_s']:.1f} | {b['to_resident']:.2f} | "
               f"{b['to_bound']:.2f} | {b['ttft_ms']:.0f} | {b['hits']:.0f} % | {b['bytes_per_token'] / 2**20:.1f} MiB | {b['disk_share']:.2f} | "
               f"{b['bytes'] or 0:.2f} | {b['belady_bytes'] or 0:.2f} |", flush=True)
 
@@ -58,20 +62,20 @@ def main():
     p.add_argument("--budgets", default="10,22,33,44,60")
     p.add_argument("--tokens", type=int, default=48)
     p.add_argument("--runs", type=int, default=3)
-    p.add_argument("family", nargs="*", choices=[*SHAPES, []])
+    p.add_argument("shape", nargs="*", choices=[*SHAPES, []])
     o = p.parse_args()
     print("| shape | experts | budget | tok/s | of resident | of bound | first token, ms | hits | read a token | of the disk | read / best online | "
           "Belady |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
-    for family in o.family or SHAPES:
+    for shape in o.shape or SHAPES:
         where = tempfile.mkdtemp(dir=o.dir, prefix="od-shape-")
         checkpoint, pack = os.path.join(where, "checkpoint"), os.path.join(where, "pack")
         try:
-            run(os.path.join(o.bin, "od-bench"), "synth", checkpoint, "--family", family, "--layers", SHAPES[family])
+            run(os.path.join(o.bin, "od-bench"), "synth", checkpoint, *SHAPES[shape].split())
             run(os.path.join(o.bin, "od-pack"), checkpoint, pack, "--shadow", "none")
-            measure(o, family, "BF16", pack)
+            measure(o, shape, "BF16", pack)
             shutil.rmtree(pack)
             if o.llama_quantize:
-                measure(o, family, "Q4_K_M", quantised(o, checkpoint, where))
+                measure(o, shape, "Q4_K_M", quantised(o, checkpoint, where))
         finally:
             shutil.rmtree(where, ignore_errors=True)
 

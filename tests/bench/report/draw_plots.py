@@ -3,9 +3,10 @@
 
     od-bench recall --sweep all --json ... > RECALL.json; draw_plots.py recall RECALL.json DIR
     od-bench load --json ... > LOAD.json;                 draw_plots.py load LOAD.json DIR
+    od-bench residency --json ... > PART.json;            draw_plots.py residency PART.json DIR
 
 recall: DIR/recall-fig3-SHADOW.svg, recall-fig6-SHADOW.svg of each shadow and recall-table1.svg, of those that the sweep has.
-load: DIR/load.svg. A bar at a point is its 95 % interval over prompts. Colours are Okabe and Ito's, safe for colour-blind readers."""
+load: DIR/load.svg. residency: DIR/residency-speed.svg, residency-bytes.svg. A bar at a point is its 95 % interval over prompts. Colours are Okabe and Ito's, safe for colour-blind readers."""
 import json
 import os
 import shutil
@@ -108,13 +109,28 @@ def draw_load(r, out):
          "set yrange [0:*]", ticks(list(enumerate(sources))))
 
 
+def draw_residency(r, out):
+    rows = r["by_budget"]
+    x = "memory for kept experts, % of all"
+    bound = [(b["budget"], b["to_resident"] / b["to_bound"]) for b in rows]
+    plot(f"{out}/residency-speed.svg", "A part of the experts in memory: speed", x, "tokens per second over resident",
+         [("od-main", line(0), [(b["budget"], b["to_resident"]) for b in rows]), ("disk or resident, whichever binds", line(6, 2), bound)],
+         "set yrange [0:*]")
+    some = [b for b in rows if b["bytes"] is not None]  # at others nothing is read
+    kinds = [("od-main", "bytes"), ("LRFU", "lrfu_bytes"), ("LFU", "lfu_bytes"), ("LRU", "lru_bytes"), ("Belady's oracle", "belady_bytes")]
+    plot(f"{out}/residency-bytes.svg", "A part of the experts in memory: bytes read", x, "bytes a token, MiB",
+         [(name, line(i), [(b["budget"], b["bytes_per_token"] / b["bytes"] * b[key] / 2**20) for b in some])
+          for i, (name, key) in enumerate(kinds)], "set yrange [0:*]")
+
+
 def main():
-    if len(sys.argv) != 4 or sys.argv[1] not in ("recall", "load"):
+    draw = {"recall": draw_recall, "load": draw_load, "residency": draw_residency}
+    if len(sys.argv) != 4 or sys.argv[1] not in draw:
         sys.exit(__doc__)
     with open(sys.argv[2], encoding="utf-8") as f:
         r = json.load(f)
     os.makedirs(sys.argv[3], exist_ok=True)
-    (draw_recall if sys.argv[1] == "recall" else draw_load)(r, sys.argv[3])
+    draw[sys.argv[1]](r, sys.argv[3])
 
 
 if __name__ == "__main__":
