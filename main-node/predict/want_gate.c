@@ -5,7 +5,7 @@
 
 #define RECENT_CASES 128 /* a precision is the mean of about so many cases */
 #define MIN_CASES 16 /* with fewer it is not known */
-#define MIN_PRECISION 0.75
+#define MIN_PRECISION 0.75 /* docs/BENCHMARKS.md, "Loads ahead of the router" */
 
 int odm_want_gate_init(struct odm_want_gate *g, const struct od_config *c, struct od_err *err)
 {

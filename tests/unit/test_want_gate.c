@@ -1,4 +1,4 @@
-/* The rule by which a predicted expert is worth a load: by hand, and beside a plain model of it. */
+/* The gate passes predicted experts that are worth a load: by hand, and beside a plain model of the rule. */
 #include "main-node/predict/want_gate.h"
 
 #include <setjmp.h>
@@ -112,8 +112,8 @@ static void kept_experts_pass(void **state)
 	assert_true(passes(0));
 }
 
-/* After 128 wrong cases the mean is 0, and each right one brings it nearer to 1 by a 128th: 0.75 is reached after
- * ln(1 / 4) / ln(127 / 128) = 176.7 of them. Then back: under 0.75 at the first wrong one, or soon. */
+/* The mean of 128 wrong cases is 0, and each right one brings it nearer to 1 by a 128th: 0.75 is reached after
+ * ln(1 / 4) / ln(127 / 128) = 176.7 of them. Wrong ones then take it back. */
 static void it_follows_what_changes(void **state)
 {
 	(void)state;
