@@ -45,6 +45,21 @@ def read_tensors(folder):
     return out
 
 
+def put_tokens(out, checkpoint, n):
+    """The tokens of od-bench synth, which have no merges. llama.cpp wants one: of two tokens that no text here has side by side."""
+    with open(os.path.join(checkpoint, "tokenizer.json")) as f:
+        tokenizer = json.load(f)
+    token = {i: s for s, i in tokenizer["model"]["vocab"].items()}
+    special = {a["id"]: a["content"] for a in tokenizer["added_tokens"]}
+    token.update(special)
+    token[n - 1] = "qz"
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("gpt-2")
+    out.add_token_list([token.get(i, f"<unused{i}>") for i in range(n)])
+    out.add_token_types([3 if i in special else 1 for i in range(n)])  # control tokens, and others
+    out.add_token_merges(["q z"])
+
+
 def convert(args):
     import gguf
     import numpy as np
@@ -79,7 +94,7 @@ def convert(args):
     out.add_expert_used_count(config["num_experts_per_tok"])
     out.add_vocab_size(config["vocab_size"])
     out.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    out.add_tokenizer_model("no_vocab")
+    put_tokens(out, args.checkpoint, config["vocab_size"])
 
     def put(name, w):
         out.add_tensor(name, np.ascontiguousarray(w).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
