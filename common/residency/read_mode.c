@@ -191,9 +191,7 @@ int od_read_mode_choose(bool *direct, const struct od_read_mode_opts *opts, stru
 	const uint64_t bytes = bytes_of_experts(o.pack);
 	/* Weights of their own are read in pieces, wherever they go; so is what goes to a device from a stage. What has
 	 * no SM-chunks goes through staging. */
-	const bool can =
-		(o.mem->at[OD_BUF_SM].buf != NULL && (o.form == OD_FORM_PLAIN || od_device_shares(o.device))) ||
-		(o.form == OD_FORM_PLAIN && od_pack_as_bytes(o.pack));
+	const bool can = o.form == OD_FORM_PLANES ? od_device_shares(o.device) : od_pack_as_bytes(o.pack);
 	int rc = OD_OK;
 
 	*direct = o.asked == OD_READ_DIRECT && can;

@@ -75,7 +75,7 @@ static bool goes_first(const struct plain_queue *p, enum cache_rule policy, uint
 	return p->used[a] < p->used[b];
 }
 
-/* Returns who goes; ALL: nobody. */
+/* Returns the expert that is evicted; ALL: none is. */
 static uint32_t plain_use(struct plain_queue *p, enum cache_rule policy, uint32_t id, uint64_t now)
 {
 	uint32_t out = ALL;
