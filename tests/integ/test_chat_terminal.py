@@ -396,9 +396,10 @@ def tab_completes():
     assert server.requests[-1][1]["max_tokens"] == 7 and server.messages()[-2:] == [("user", "Hi"), ("user", "ab")], server.requests[-1]
     t.keys("/sa\t\t")
     t.wait_for("/save  /save!\r\n")
-    t.keys("\x03/load " + folder + "/\t\t")
+    t.keys(CTRL_C + "/load " + folder + "/\t\t")
     t.wait_for(r"/one\.json  \S*/only\.json  \S*/talks/\r\n")
-    t.keys("\x03")
+    t.keys(CTRL_C)
+    t.wait_for(r"\r\n> ")  # between two lines the terminal takes Ctrl-D for the end of a file, and the program never sees it
     assert t.end() == 0
     server.stop()
 
