@@ -31,6 +31,7 @@ int od_bench_gemv(int argc, char **argv, struct od_err *err);
 int od_bench_gpu(int argc, char **argv, struct od_err *err);
 int od_bench_decode(int argc, char **argv, struct od_err *err);
 int od_bench_load(int argc, char **argv, struct od_err *err);
+int od_bench_texts(int argc, char **argv, struct od_err *err);
 int od_bench_residency(int argc, char **argv, struct od_err *err);
 int od_bench_cache(int argc, char **argv, struct od_err *err);
 int od_bench_cache_record(int argc, char **argv, struct od_err *err); /* its --record */

@@ -21,6 +21,7 @@ static const struct od_bench_command commands[] = {
 	{ "decode", "tokens per second of a cluster and of resident mode", od_bench_decode },
 	{ "cache", "gain from an expert cache on every worker, from recorded routes", od_bench_cache },
 	{ "residency", "speed of one machine by the memory that it gives to experts", od_bench_residency },
+	{ "texts", "many texts on one machine, by how memory is divided", od_bench_texts },
 	{ "load", "a worker's load throughput, from page cache, disk and paced memory", od_bench_load },
 	{ "tokenize", "speed of a tokeniser on texts", od_bench_tokenize },
 	{ "wire", "round trip of a layer's messages, with keys and without", od_bench_wire },

@@ -14,16 +14,14 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_list.h"
 #include "tests/bench/live/decode_common.h"
+#include "tests/bench/live/disk_rate.h"
 #include "tests/bench/report/bench_stats.h"
 #include "tests/bench/sim/cache_rule.h"
 
-#include <fcntl.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define DEFAULT_TOKENS 64
@@ -31,8 +29,6 @@
 #define DEFAULT_PROMPT_TOKENS 16
 #define DEFAULT_BUDGETS "10,20,40,60,80,100"
 #define MAX_TOKENS 1000000
-#define READ_BYTES (1u << 20) /* at a time */
-#define READ_NS (OD_NS_PER_S / 2)
 
 /* Experts that the rows of a step chose in a layer, one after the other. */
 struct use {
@@ -123,68 +119,6 @@ static int check(struct residency_bench *b, struct od_err *err)
 		o->prompt_tokens = DEFAULT_PROMPT_TOKENS;
 	o->engine.opts.engine.quiet = true;
 	o->engine.opts.engine.prefix_cache_mib = 0; /* the second text's prompt is computed */
-	return OD_OK;
-}
-
-/* ---- The disk ---- */
-
-struct disk_reader {
-	pthread_t thread;
-	int fd;
-	uint64_t first, end, bytes;
-};
-
-static void *read_disk(void *arg)
-{
-	struct disk_reader *d = arg;
-	const uint64_t begin_ns = od_now_ns();
-	void *buf = od_map(READ_BYTES);
-	uint64_t at = d->first;
-
-	while (buf != NULL && od_now_ns() - begin_ns < READ_NS) {
-		const ssize_t n = pread(d->fd, buf, READ_BYTES, (off_t)at);
-
-		if (n < (ssize_t)READ_BYTES)
-			break;
-		d->bytes += (uint64_t)n;
-		at = at + 2 * READ_BYTES <= d->end ? at + READ_BYTES : d->first;
-	}
-	od_unmap(buf, READ_BYTES);
-	return NULL;
-}
-
-/* pack: a folder, or a GGUF file. */
-static int measure_disk(const char *pack, double *gbps, struct od_err *err)
-{
-	struct disk_reader reader[OD_DEFAULT_READERS] = { 0 };
-	char path[4096];
-	struct stat st;
-	uint64_t begin_ns, bytes = 0;
-	int fd;
-
-	*gbps = NAN;
-	snprintf(path, sizeof(path), "%s%s", pack, stat(pack, &st) == 0 && S_ISDIR(st.st_mode) ? "/experts.bin" : "");
-	fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
-	if (fd < 0)
-		return OD_OK; /* a file system without O_DIRECT */
-	if (fstat(fd, &st) != 0) {
-		close(fd);
-		return od_fail(err, OD_ERR_IO, "cannot read %s", path);
-	}
-	begin_ns = od_now_ns();
-	for (unsigned i = 0; i < OD_DEFAULT_READERS; i++) {
-		const uint64_t part = (uint64_t)st.st_size / OD_DEFAULT_READERS / READ_BYTES * READ_BYTES;
-
-		reader[i] = (struct disk_reader){ .fd = fd, .first = i * part, .end = (i + 1) * part };
-		if (pthread_create(&reader[i].thread, NULL, read_disk, &reader[i]) != 0)
-			abort();
-	}
-	for (unsigned i = 0; i < OD_DEFAULT_READERS; i++) {
-		pthread_join(reader[i].thread, NULL);
-		bytes += reader[i].bytes;
-	}
-	*gbps = (double)bytes / (double)(od_now_ns() - begin_ns);
-	close(fd);
 	return OD_OK;
 }
 
@@ -452,7 +386,7 @@ static int measure_all(struct residency_bench *b, struct od_err *err)
 	for (size_t run = 0; rc == OD_OK && run < b->opt.runs; run++) {
 		rc = measure_resident(b, run, err);
 		if (rc == OD_OK)
-			rc = measure_disk(b->pack, &b->disk_gbps[run], err);
+			rc = disk_rate_measure(b->pack, &b->disk_gbps[run], err);
 		for (size_t k = 0; rc == OD_OK && k < b->n_budgets; k++) {
 			if (progress)
 				fprintf(stderr, "\rround %zu of %llu, %3llu%%", run + 1,
