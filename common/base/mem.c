@@ -62,16 +62,31 @@ uint64_t od_map_bytes(uint64_t bytes)
 	return od_round_up(bytes + OD_PAD_BYTES, OD_PAGE_BYTES);
 }
 
-void *od_map(size_t bytes)
+static void *map_pages(size_t bytes)
 {
 	void *p;
 
 	if (bytes > SIZE_MAX - OD_PAD_BYTES - OD_PAGE_BYTES)
 		return NULL;
 	p = mmap(NULL, od_map_bytes(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (p == MAP_FAILED)
-		return NULL;
-	advise_huge_pages(p, bytes);
+	return p != MAP_FAILED ? p : NULL;
+}
+
+void *od_map(size_t bytes)
+{
+	void *p = map_pages(bytes);
+
+	if (p != NULL)
+		advise_huge_pages(p, bytes);
+	return p;
+}
+
+void *od_map_sparse(size_t bytes)
+{
+	void *p = map_pages(bytes);
+
+	if (p != NULL)
+		madvise(p, od_map_bytes(bytes), MADV_NOHUGEPAGE);
 	return p;
 }
 

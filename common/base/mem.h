@@ -50,6 +50,7 @@ void od_free(void *p); /* NULL ok */
 /* As od_alloc, but always mapped: od_map_bytes(bytes) bytes of whole pages, returned to the kernel by od_unmap. */
 uint64_t od_map_bytes(uint64_t bytes);
 void *od_map(size_t bytes);
+void *od_map_sparse(size_t bytes); /* as od_map, but never in huge pages: what is not written takes no memory */
 void od_unmap(void *p, size_t bytes); /* NULL ok */
 /* Memory that the first `used` bytes of such a block can take: whole pages, and up to a huge one more in a large
  * block. */

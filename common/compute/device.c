@@ -102,6 +102,17 @@ int od_buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, 
 	return counted(rc, *out, card);
 }
 
+int od_buf_new_sparse(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+{
+	struct od_device *card = od_device_card(d, 0);
+	int rc;
+
+	if (card->ops->buf_new_sparse == NULL)
+		return od_buf_new(out, card, bytes, what, err);
+	rc = card->ops->buf_new_sparse(out, card, bytes, what, err);
+	return counted(rc, *out, card);
+}
+
 int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
 	struct od_buf *b;

@@ -65,6 +65,10 @@ OD_MUST_CHECK int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t 
  * does not cache this. */
 OD_MUST_CHECK int od_buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
 				    struct od_err *err);
+/* A buffer that takes memory only for what has been written and not released since (od_ref_release). Only where the
+ * device releases memory. */
+OD_MUST_CHECK int od_buf_new_sparse(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
+				    struct od_err *err);
 /* A buffer for data on its way to others: the host fills it (od_ref_stage) and puts from there. No operation may use
  * it. Where the device maps nothing it is host memory alone. */
 OD_MUST_CHECK int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,

@@ -20,6 +20,9 @@ struct od_device_ops {
 	/* NULL: buf_new serves */
 	int (*buf_new_shared)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
 			      struct od_err *err);
+	/* NULL: buf_new serves, because no page is larger than it must be */
+	int (*buf_new_sparse)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
+			      struct od_err *err);
 	void (*buf_free)(struct od_buf *b);
 	void (*release)(struct od_ref from, uint64_t n); /* NULL: it releases nothing */
 	void *(*map)(struct od_ref r);

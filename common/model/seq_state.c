@@ -33,6 +33,8 @@ struct od_state_pool {
 	uint32_t short_ctx; /* longest short sequence: at most ctx */
 	uint32_t n_pages;
 	uint32_t *spare; /* [n_pages]: unused pages; the next to be taken is the last */
+	uint32_t n_cold; /* the first of these have no memory */
+	struct od_state_sharing with; /* all NULL: no one */
 	uint32_t n_spare, n_owed; /* owed: promised and not yet taken; never more than there are spare */
 	uint32_t *users; /* [n_pages]: sequences that have the page */
 	bool *kept; /* [n_pages] */
@@ -331,6 +333,51 @@ uint32_t od_state_pool_free_pages(const struct od_state_pool *p)
 	return all > gone ? (uint32_t)(all - gone) : 0;
 }
 
+int od_state_pool_share(struct od_state_pool *p, struct od_device *d, const struct od_state_sharing *with,
+			struct od_err *err)
+{
+	int rc = OD_OK;
+
+	assert(p->n_spare == p->n_pages && od_device_releases(d));
+	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++) {
+		const uint64_t bytes = od_buf_bytes(p->pages[i]);
+
+		od_buf_free(p->pages[i]);
+		p->pages[i] = NULL;
+		rc = od_buf_new_sparse(&p->pages[i], od_device_card(d, i), bytes, "keys and values", err);
+	}
+	p->with = *with;
+	p->n_cold = p->n_spare;
+	return rc;
+}
+
+/* n pages with numbers in a row. */
+static void release_pages(const struct od_state_pool *p, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < p->n_layers; i++)
+		for (uint32_t j = 0; j < p->layer[i].n_streams; j++)
+			od_ref_release(od_state_pool_row(p, i, j, first, 0),
+				       n * OD_KV_PAGE * p->layer[i].stream[j].row_bytes);
+}
+
+void od_state_pool_give_back(struct od_state_pool *p, uint32_t keep)
+{
+	const uint32_t n = p->n_spare - p->n_cold > keep ? p->n_spare - p->n_cold - keep : 0;
+
+	if (p->with.give == NULL || n == 0)
+		return;
+	/* A text's pages are spare from its last to its first one, so most numbers fall by one. */
+	for (uint32_t i = 0, run; i < n; i += run) {
+		const uint32_t *at = &p->spare[p->n_cold + i];
+
+		for (run = 1; i + run < n && at[run] + run == at[0];)
+			run++;
+		release_pages(p, at[run - 1], run);
+	}
+	p->n_cold += n;
+	p->with.give(p->with.arg, n);
+}
+
 void od_state_pool_set_aside(struct od_state_pool *p, uint32_t n)
 {
 	assert(p->n_spare == p->n_pages && n <= p->n_pages);
@@ -463,6 +510,18 @@ bool od_seq_state_is_long(const struct od_seq_state *s)
 	return s->is_long;
 }
 
+/* So many more pages may be promised, if memory is shared. */
+static uint32_t shared_room(const struct od_state_pool *p)
+{
+	const uint32_t gone = p->n_pages - p->n_spare - p->n_idle + p->n_owed + p->n_aside;
+	uint32_t most;
+
+	if (p->with.most == NULL || gone == p->n_aside)
+		return UINT32_MAX;
+	most = p->with.most(p->with.arg);
+	return most > gone ? most - gone : 0;
+}
+
 int od_seq_state_promise(struct od_seq_state *s, uint32_t positions)
 {
 	const uint32_t pages = od_state_pages(positions);
@@ -470,7 +529,7 @@ int od_seq_state_promise(struct od_seq_state *s, uint32_t positions)
 	assert(positions <= s->pool->ctx);
 	if (pages <= s->promised)
 		return OD_OK;
-	if (pages - s->promised > od_state_pool_free_pages(s->pool))
+	if (pages - s->promised > od_state_pool_free_pages(s->pool) || pages - s->promised > shared_room(s->pool))
 		return OD_ERR_BUSY;
 	s->pool->n_owed += pages - s->promised;
 	s->promised = pages;
@@ -541,6 +600,13 @@ void od_seq_state_reserve(struct od_seq_state *s, uint32_t n)
 	const uint32_t n_pages = od_state_pages(n);
 
 	assert(n <= p->ctx && n_pages <= (s->mirror ? s->n_pages : s->promised));
+	if (s->n_pages < n_pages && n_pages - s->n_pages > p->n_spare - p->n_cold) {
+		const uint32_t n_new = n_pages - s->n_pages - (p->n_spare - p->n_cold);
+
+		p->n_cold -= n_new;
+		if (p->with.take != NULL)
+			p->with.take(p->with.arg, n_new);
+	}
 	while (s->n_pages < n_pages) {
 		const uint32_t page = p->spare[--p->n_spare]; /* there is one: it is owed */
 

@@ -9,6 +9,7 @@
  * reference-counted, so sequences with a common prefix share them. Truncating into a shared page and writing another
  * text would change all sequences that share it. A page can be kept beyond its sequences; it is idle while only the
  * keeper has it.
+ * Pages may share memory with others (od_state_pool_share): then they take it when they are used, and give it back.
  * With long RoPE (layer_spec.h) a sequence is of one kind, short or long, from its first row on: rows of the two kinds
  * do not go together.
  * Fixed state has two copies: a step reads the committed one and writes the next, so abandoning a step needs no undo.
@@ -60,6 +61,20 @@ uint32_t od_state_pool_sequences(const struct od_state_pool *p); /* limit of ope
 uint32_t od_state_pages(uint32_t positions); /* pages for this number of positions */
 /* neither taken nor promised, nor set aside for idle ones */
 uint32_t od_state_pool_free_pages(const struct od_state_pool *p);
+/* Who else uses the memory of pages. */
+struct od_state_sharing {
+	uint32_t (*most)(void *arg); /* so many pages may have memory now */
+	/* n pages that had no memory will have it on return. It cannot fail: no more than `most` were promised. */
+	void (*take)(void *arg, uint32_t n);
+	void (*give)(void *arg, uint32_t n); /* n pages have no memory any more */
+	void *arg;
+};
+/* Before any page is taken, where the device releases memory: pages have memory only when they are used. The first text
+ * gets its promise whatever `most` is. */
+OD_MUST_CHECK int od_state_pool_share(struct od_state_pool *p, struct od_device *d, const struct od_state_sharing *with,
+				      struct od_err *err);
+/* Gives back the memory of unused pages, but for that of `keep` of them. No work uses them any more. */
+void od_state_pool_give_back(struct od_state_pool *p, uint32_t keep);
 /* Before any page is taken: sets n pages aside for idle ones. Whoever keeps pages drops some as soon as more are idle;
  * so promises never depend on what is kept. */
 void od_state_pool_set_aside(struct od_state_pool *p, uint32_t n);

@@ -7,24 +7,36 @@
 /* Half-lives from 4 to 4096 were tried on recorded routes: this one reads least (docs/BENCHMARKS.md). */
 #define HALF_LIFE_STEPS 32
 
-/* Worth of an expert: log2 of the sum of 2^(t / half-life) over its uses, t in steps since the cache was made. So it
- * changes only at uses, and all worths lose as much with time. Of equal ones the use before last is worth less. */
+/* Worths that differ by less are equal, and nothing is replaced by its equal: where the rows of many texts choose nearly
+ * all experts of a layer, whatever is replaced is used again before its successor. No whole number, so that rounding
+ * decides nothing. */
+#define EQUAL_STEPS 2.5
+
+/* Worth of an expert: log2 of the sum of 2^(t / half-life) over its uses, t in steps of its layer since the cache was
+ * made. So it changes only at uses, and all worths of a layer lose as much with time. Of equal ones the use before last
+ * is worth less. */
 struct worth {
 	double log2_sum; /* -INFINITY: never used */
 	uint64_t last_use;
 };
 
+/* A layer has a time of its own: the next step has not come to the layers behind, so their experts are not older. */
+struct layer {
+	uint64_t expert_bytes, last_step, time;
+	uint32_t *heap, n; /* [n] ids of those that are kept, the least worth first */
+};
+
 struct od_expert_cache {
 	uint32_t n_moe, n_experts;
 	uint64_t budget_bytes, kept_bytes;
-	uint64_t *expert_bytes; /* [n_moe] */
 	uint32_t group, n_groups; /* this worker's; n_groups 0: no place yet */
+	struct layer *layer; /* [n_moe] */
+	uint32_t *heaps; /* [n_moe][n_experts] */
 	struct worth *worth; /* [n_moe * n_experts], as the following: by id */
-	uint32_t *at; /* number in heap + 1; 0: not kept */
-	uint32_t *heap, n; /* [n] ids of those that are kept, the least worth first */
+	uint32_t *at; /* number in its layer's heap + 1; 0: not kept */
 	struct od_expert_change *change;
 	size_t n_changes;
-	uint64_t last_step, time, n_uses, changes;
+	uint64_t n_uses, changes;
 };
 
 int od_expert_cache_new(struct od_expert_cache **out, uint32_t n_moe, uint32_t n_experts, const uint64_t *expert_bytes,
@@ -38,18 +50,19 @@ int od_expert_cache_new(struct od_expert_cache **out, uint32_t n_moe, uint32_t n
 		c->n_moe = n_moe;
 		c->n_experts = n_experts;
 		c->budget_bytes = budget_bytes;
-		c->expert_bytes = calloc(n_moe, sizeof(*c->expert_bytes));
+		c->layer = calloc(n_moe, sizeof(*c->layer));
+		c->heaps = calloc(n, sizeof(*c->heaps));
 		c->worth = calloc(n, sizeof(*c->worth));
 		c->at = calloc(n, sizeof(*c->at));
-		c->heap = calloc(n, sizeof(*c->heap));
 		c->change = calloc(n + 1, sizeof(*c->change));
 	}
-	if (c == NULL || c->expert_bytes == NULL || c->worth == NULL || c->at == NULL || c->heap == NULL ||
+	if (c == NULL || c->layer == NULL || c->heaps == NULL || c->worth == NULL || c->at == NULL ||
 	    c->change == NULL) {
 		od_expert_cache_free(c);
 		return od_fail(err, OD_ERR_NOMEM, "cache of %u layers of %u experts", n_moe, n_experts);
 	}
-	memcpy(c->expert_bytes, expert_bytes, n_moe * sizeof(*expert_bytes));
+	for (uint32_t m = 0; m < n_moe; m++)
+		c->layer[m] = (struct layer){ .expert_bytes = expert_bytes[m], .heap = c->heaps + (size_t)m * n_experts };
 	for (size_t i = 0; i < n; i++)
 		c->worth[i].log2_sum = -INFINITY;
 	*out = c;
@@ -60,10 +73,10 @@ void od_expert_cache_free(struct od_expert_cache *c)
 {
 	if (c == NULL)
 		return;
-	free(c->expert_bytes);
+	free(c->layer);
+	free(c->heaps);
 	free(c->worth);
 	free(c->at);
-	free(c->heap);
 	free(c->change);
 	free(c);
 }
@@ -73,9 +86,9 @@ static uint32_t id_of(const struct od_expert_cache *c, uint32_t m, uint32_t expe
 	return m * c->n_experts + expert;
 }
 
-static uint64_t bytes_of(const struct od_expert_cache *c, uint32_t id)
+static struct layer *layer_of(const struct od_expert_cache *c, uint32_t id)
 {
-	return c->expert_bytes[id / c->n_experts];
+	return &c->layer[id / c->n_experts];
 }
 
 /* Does this worker's group serve the layer? */
@@ -100,7 +113,7 @@ static void note_change(struct od_expert_cache *c, uint32_t id)
 	c->change[c->n_changes++] = (struct od_expert_change){ id / c->n_experts, id % c->n_experts };
 }
 
-/* ---- The heap ---- */
+/* ---- Heaps ---- */
 
 static bool is_less(const struct od_expert_cache *c, uint32_t a, uint32_t b)
 {
@@ -109,50 +122,78 @@ static bool is_less(const struct od_expert_cache *c, uint32_t a, uint32_t b)
 	return x->log2_sum < y->log2_sum || (x->log2_sum == y->log2_sum && x->last_use < y->last_use);
 }
 
-static void put(struct od_expert_cache *c, uint32_t at, uint32_t id)
+static void put(struct od_expert_cache *c, struct layer *l, uint32_t at, uint32_t id)
 {
-	c->heap[at] = id;
+	l->heap[at] = id;
 	c->at[id] = at + 1;
 }
 
 /* The id belongs somewhere above or below the place `at`, which is free. */
-static void settle(struct od_expert_cache *c, uint32_t at, uint32_t id)
+static void settle(struct od_expert_cache *c, struct layer *l, uint32_t at, uint32_t id)
 {
-	for (; at > 0 && is_less(c, id, c->heap[(at - 1) / 2]); at = (at - 1) / 2)
-		put(c, at, c->heap[(at - 1) / 2]);
+	for (; at > 0 && is_less(c, id, l->heap[(at - 1) / 2]); at = (at - 1) / 2)
+		put(c, l, at, l->heap[(at - 1) / 2]);
 	for (;;) {
 		uint32_t child = 2 * at + 1;
 
-		if (child + 1 < c->n && is_less(c, c->heap[child + 1], c->heap[child]))
+		if (child + 1 < l->n && is_less(c, l->heap[child + 1], l->heap[child]))
 			child++;
-		if (child >= c->n || !is_less(c, c->heap[child], id))
+		if (child >= l->n || !is_less(c, l->heap[child], id))
 			break;
-		put(c, at, c->heap[child]);
+		put(c, l, at, l->heap[child]);
 		at = child;
 	}
-	put(c, at, id);
+	put(c, l, at, id);
 }
 
 static void add(struct od_expert_cache *c, uint32_t id)
 {
-	c->kept_bytes += bytes_of(c, id);
-	settle(c, c->n++, id);
+	struct layer *l = layer_of(c, id);
+
+	c->kept_bytes += l->expert_bytes;
+	settle(c, l, l->n++, id);
 }
 
 static void take_out(struct od_expert_cache *c, uint32_t id)
 {
-	const uint32_t at = c->at[id] - 1, last = c->heap[--c->n];
+	struct layer *l = layer_of(c, id);
+	const uint32_t at = c->at[id] - 1, last = l->heap[--l->n];
 
-	c->kept_bytes -= bytes_of(c, id);
+	c->kept_bytes -= l->expert_bytes;
 	c->at[id] = 0;
-	if (at < c->n)
-		settle(c, at, last);
+	if (at < l->n)
+		settle(c, l, at, last);
 }
 
-static void evict_least(struct od_expert_cache *c)
+/* In steps, at its layer's time. */
+static double worth_now(const struct od_expert_cache *c, uint32_t id)
 {
-	const uint32_t id = c->heap[0];
+	return c->worth[id].log2_sum * HALF_LIFE_STEPS - (double)layer_of(c, id)->time;
+}
 
+/* The kept one of least worth; among equals that of the layer that keeps most, so that layers shrink evenly. False:
+ * nothing is kept. */
+static bool find_least(const struct od_expert_cache *c, uint32_t *least)
+{
+	double worth = INFINITY;
+	uint32_t most = 0;
+
+	for (uint32_t m = 0; m < c->n_moe; m++)
+		if (c->layer[m].n > 0)
+			worth = fmin(worth, worth_now(c, c->layer[m].heap[0]));
+	for (uint32_t m = 0; m < c->n_moe; m++) {
+		const struct layer *l = &c->layer[m];
+
+		if (l->n <= most || worth_now(c, l->heap[0]) >= worth + EQUAL_STEPS)
+			continue;
+		most = l->n;
+		*least = l->heap[0];
+	}
+	return most > 0;
+}
+
+static void evict(struct od_expert_cache *c, uint32_t id)
+{
 	take_out(c, id);
 	note_change(c, id);
 }
@@ -162,26 +203,37 @@ static void evict_least(struct od_expert_cache *c)
 static void add_use(struct od_expert_cache *c, uint64_t step, uint32_t id)
 {
 	struct worth *w = &c->worth[id];
+	struct layer *l = layer_of(c, id);
 	double now, more, less;
 
-	if (step > c->last_step) {
-		c->last_step = step;
-		c->time++;
+	if (step > l->last_step) {
+		l->last_step = step;
+		l->time++;
 	}
-	now = (double)c->time / HALF_LIFE_STEPS;
+	now = (double)l->time / HALF_LIFE_STEPS;
 	more = fmax(now, w->log2_sum);
 	less = fmin(now, w->log2_sum);
 	w->log2_sum = more + log2(1 + exp2(less - more));
 	w->last_use = ++c->n_uses;
 }
 
+/* Among equals the layers share: then each has experts to load while the one before is computed. */
+static bool replaces(const struct od_expert_cache *c, uint32_t id, uint32_t least)
+{
+	const struct layer *to = layer_of(c, id), *from = layer_of(c, least);
+	const double more = worth_now(c, id) - worth_now(c, least);
+
+	return more > EQUAL_STEPS || (more > -0.5 && from->n > to->n + 1 && from->expert_bytes >= to->expert_bytes);
+}
+
 /* Where sizes differ, some that leave may not be enough: then their room is for the next one. */
 static bool make_room(struct od_expert_cache *c, uint32_t id)
 {
-	const uint64_t bytes = bytes_of(c, id);
+	const uint64_t bytes = layer_of(c, id)->expert_bytes;
+	uint32_t least;
 
-	while (c->n > 0 && c->kept_bytes + bytes > c->budget_bytes && is_less(c, c->heap[0], id))
-		evict_least(c);
+	while (c->kept_bytes + bytes > c->budget_bytes && find_least(c, &least) && replaces(c, id, least))
+		evict(c, least);
 	return c->kept_bytes + bytes <= c->budget_bytes;
 }
 
@@ -195,7 +247,7 @@ struct od_expert_changes od_expert_cache_use(struct od_expert_cache *c, uint64_t
 	id = id_of(c, m, expert);
 	add_use(c, step, id);
 	if (c->at[id] != 0) {
-		settle(c, c->at[id] - 1, id);
+		settle(c, layer_of(c, id), c->at[id] - 1, id);
 	} else if (make_room(c, id)) {
 		add(c, id);
 		note_change(c, id);
@@ -213,8 +265,8 @@ void od_expert_cache_forget(struct od_expert_cache *c, uint32_t m, uint32_t expe
 
 void od_expert_cache_new_session(struct od_expert_cache *c)
 {
-	if (c != NULL)
-		c->last_step = 0;
+	for (uint32_t m = 0; c != NULL && m < c->n_moe; m++)
+		c->layer[m].last_step = 0;
 }
 
 /* ---- Place and budget ---- */
@@ -227,20 +279,23 @@ bool od_expert_cache_place(struct od_expert_cache *c, const struct od_share *sha
 		return false;
 	c->group = group;
 	c->n_groups = share->n_groups;
-	while (c->n > 0)
-		take_out(c, c->heap[0]);
+	for (uint32_t m = 0; m < c->n_moe; m++)
+		while (c->layer[m].n > 0)
+			take_out(c, c->layer[m].heap[0]);
 	c->changes++;
 	return true;
 }
 
 struct od_expert_changes od_expert_cache_set_budget(struct od_expert_cache *c, uint64_t budget_bytes)
 {
+	uint32_t least;
+
 	if (c == NULL)
 		return (struct od_expert_changes){ 0 };
 	c->n_changes = 0;
 	c->budget_bytes = budget_bytes;
-	while (c->kept_bytes > budget_bytes)
-		evict_least(c);
+	while (c->kept_bytes > budget_bytes && find_least(c, &least))
+		evict(c, least);
 	return changes_of(c);
 }
 

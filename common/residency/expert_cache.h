@@ -1,9 +1,10 @@
 /* expert_cache.h - which experts stay in memory after their use: the policy alone. Their memory is that of their slots
  * (schedule.h).
  *
- * An expert's worth is the number of its uses, of which each counts half as much after every 32 steps: LRFU (D. Lee et
- * al., IEEE Transactions on Computers 50(12), 2001, section 3). All layers share one budget. What is used stays if the
- * budget has room; else those of less worth leave, or, if there are none, it does not stay.
+ * An expert's worth is the number of its uses, of which each counts half as much after every 32 steps of its layer: LRFU
+ * (D. Lee et al., IEEE Transactions on Computers 50(12), 2001, section 3). All layers share one budget. What is used
+ * stays if the budget has room; else those of less worth leave, or, if there are none, it does not stay. Among experts of
+ * equal worth layers keep as many as others (FluxMoE, arXiv 2604.02715, section 6.3).
  * Only experts of the layers of the own group stay, and none before the place is set.
  * Thread: the schedule's, under its lock. Owner: od_expert_cache_new's caller. All functions but od_expert_cache_new
  * accept NULL: no cache. */
@@ -33,7 +34,7 @@ struct od_expert_changes {
 };
 
 bool od_expert_cache_keeps(const struct od_expert_cache *c, uint32_t m, uint32_t expert);
-/* Records a use. Steps of larger numbers than all before let time pass. */
+/* Records a use. Steps of larger numbers than all before let the layer's time pass. */
 struct od_expert_changes od_expert_cache_use(struct od_expert_cache *c, uint64_t step, uint32_t m, uint32_t expert);
 /* The expert is not in memory any more, because its load failed, for example. */
 void od_expert_cache_forget(struct od_expert_cache *c, uint32_t m, uint32_t expert);

@@ -116,6 +116,7 @@ static void release_state(struct odm_sequence *q)
 	od_seq_state_free(q->state);
 	q->state = NULL;
 	odm_reuse_trim(u);
+	od_state_pool_give_back(q->engine->model->state, q->engine->batch.n_admitted);
 }
 
 /* One that has ended leaves the list. */

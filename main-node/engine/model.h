@@ -27,6 +27,7 @@ struct odm_model {
 	struct od_state_pool *state;
 	uint32_t n_pages, cache_pages; /* pages of state for texts in progress, and for ended ones */
 	uint32_t n_snapshots; /* snapshots of fixed state */
+	bool shares_memory; /* pages take memory from kept experts when they are used, and give it back */
 	bool auto_ctx, any_ctx; /* the context was not asked for; even the least one does not fit */
 	/* Tokens of a text that gives no limit, with its prompt, so that `parallel` of them fit; UINT64_MAX: any
 	 * number. */

@@ -142,6 +142,8 @@ static uint64_t auto_pages(const struct odm_model *m, uint64_t wanted, uint64_t 
 {
 	const uint64_t few = min_u64(od_state_pages(od_config_least_ctx(m->config)) * m->opts.parallel, most);
 
+	if (m->shares_memory) /* what is not used costs nothing */
+		return min_u64(wanted, most);
 	return min_u64(wanted, few + (most - few) / (m->opts.tiered ? TIERED_DIVISOR : AUTO_CTX_DIVISOR));
 }
 
@@ -183,6 +185,8 @@ static int choose_pages(struct odm_model *m, struct od_split *s, uint64_t cache,
 	od_split_add(&least, cache);
 	od_split_deal(s, m->device, least, copies);
 	most = od_split_most_pages(s, copies);
+	if (o->shared_bytes > 0 && each > 0)
+		most = min_u64(most, o->shared_bytes / each);
 	if (m->auto_ctx && o->state_bytes == 0 && most >= least)
 		pages = auto_pages(m, pages, most - cache);
 	else if (pages + cache > most && most >= least)
@@ -201,15 +205,29 @@ static int choose_pages(struct odm_model *m, struct od_split *s, uint64_t cache,
 		       od_split_text(s, m->device, m->n_pages + cache, copies, cards, sizeof(cards)));
 }
 
-/* The least that experts take is in the plan; they have what is left, too. */
+/* The least that experts take is in the plan; they have what is left, too, and what texts do not use. */
 static void give_rest_to_experts(struct odm_model *m, const struct od_split *s, uint64_t copies)
 {
 	struct odm_tier_plan *t = &m->tiers;
 	const uint64_t slots = odm_tier_plan_least(t, m->config->top_k) - t->load_bytes,
-		       need = od_split_need(s, s->n_cards, (uint64_t)m->n_pages + m->cache_pages,
-					    copies + m->n_snapshots);
+		       pages = (uint64_t)m->n_pages + m->cache_pages,
+		       need = od_split_need(s, s->n_cards, m->shares_memory ? 0 : pages, copies + m->n_snapshots),
+		       rest = m->opts.shared_bytes > 0 ? m->opts.shared_bytes : s->card[s->n_cards].free - need;
 
-	t->expert_bytes = slots + (m->opts.expert_bytes > 0 ? m->opts.expert_bytes : s->card[s->n_cards].free - need);
+	t->shared_bytes = slots + rest + (m->shares_memory ? 0 : pages * odm_state_plan_page_bytes(m));
+	t->expert_bytes = slots + (m->opts.expert_bytes > 0 ? m->opts.expert_bytes : rest);
+}
+
+/* Pages of ended texts come before those of texts, if memory is shared: these may have all of it. */
+static void leave_cache_pages(struct odm_model *m, const struct od_split *s, uint64_t copies, uint64_t *cache)
+{
+	const uint64_t most = od_split_most_pages(s, copies), one = od_state_pages((uint32_t)m->opts.ctx_tokens),
+		       least = m->auto_ctx ? 1 : one;
+
+	if (!m->shares_memory || m->n_pages + *cache <= most)
+		return;
+	*cache = min_u64(*cache, most > least ? most - least : 0);
+	m->n_pages = (uint32_t)min_u64(m->n_pages, most - *cache);
 }
 
 /* A model that does not fit with one context is refused before it is read, with the numbers. Then pages of ended
@@ -226,11 +244,14 @@ static int plan_state(struct odm_model *m, struct od_split *s, struct od_err *er
 	if (rc != OD_OK)
 		return rc;
 	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)
-		cache = auto_items(m, s, m->n_pages, copies + snapshots, true);
+		cache = auto_items(m, s, m->shares_memory ? 0 : m->n_pages, copies + snapshots, true);
 	if (o->snapshot_mib == ODM_PREFIX_CACHE_AUTO && o->prefix_cache_mib > 0)
 		snapshots =
-			auto_items(m, s, m->n_pages + asked_items(o->prefix_cache_mib, odm_state_plan_page_bytes(m)),
+			auto_items(m, s,
+				   (m->shares_memory ? 0 : m->n_pages) +
+					   asked_items(o->prefix_cache_mib, odm_state_plan_page_bytes(m)),
 				   copies, false);
+	leave_cache_pages(m, s, copies + snapshots, &cache);
 	m->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - m->n_pages);
 	m->n_snapshots = (uint32_t)min_u64(snapshots, UINT32_MAX - 1);
 	rc = check_cache_pages(m, err);
@@ -267,6 +288,16 @@ static void fit_ctx(struct odm_model *m)
 		       (unsigned long long)m->opts.ctx_tokens, m->config->ctx_max);
 }
 
+/* All experts stay beside texts of all contexts, or of small ones where a context was not asked for. */
+static bool holds_all(const struct odm_model *m)
+{
+	const uint64_t each = od_state_pages(m->auto_ctx ? od_config_least_ctx(m->config) : (uint32_t)m->opts.ctx_tokens),
+		       pages = min_u64(each * m->opts.parallel, m->n_pages) + m->cache_pages,
+		       least = odm_tier_plan_all_bytes(&m->tiers, m->config) + pages * odm_state_plan_page_bytes(m);
+
+	return odm_tier_plan_holds_all(&m->tiers, m->config) && least <= m->tiers.shared_bytes;
+}
+
 static int split_tiers(struct odm_model *m, struct od_err *err)
 {
 	int rc = odm_tier_plan_open(&m->tiers, m->pack, m->device, m->form, m->opts.memory_bytes, err);
@@ -287,15 +318,16 @@ static int choose_tiers(struct odm_model *m, struct od_err *err)
 	int rc;
 
 	m->dense_choice = OD_DENSE_ALL;
+	m->shares_memory = od_device_releases(m->device) && od_device_cards(m->device) == 1;
 	rc = split_tiers(m, err);
-	if (rc == OD_OK && odm_tier_plan_holds_all(&m->tiers, m->config))
+	if (rc == OD_OK && holds_all(m))
 		return rc;
 	if (m->opts.form == OD_FORM_AUTO && m->form != OD_FORM_PLANES &&
 	    od_pack_can_form(m->pack, OD_FORM_PLANES, NULL) == OD_OK) {
 		m->form = OD_FORM_PLANES;
 		rc = split_tiers(m, err);
 	}
-	if ((rc == OD_OK && odm_tier_plan_holds_all(&m->tiers, m->config)) || !has_tables(m))
+	if ((rc == OD_OK && holds_all(m)) || !has_tables(m))
 		return rc;
 	m->dense_choice = OD_DENSE_WITHOUT_TABLES;
 	return split_tiers(m, err);

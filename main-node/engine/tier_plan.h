@@ -2,7 +2,8 @@
  * slots and for a cache of experts.
  *
  * Claims are met in this order: the program and the dense weights; the KV cache of one context and the experts of one
- * layer, without which nothing runs; the prefix cache and snapshots; then experts.
+ * layer, without which nothing runs; the prefix cache and snapshots; then experts. Where the device releases memory, KV
+ * cache that is not used is lent to experts (FluxMoE, arXiv 2604.02715, section 4.3).
  * Thread: one at a time, while the model is loaded. Owner: the model. */
 #ifndef ODM_TIER_PLAN_H
 #define ODM_TIER_PLAN_H
@@ -16,6 +17,7 @@ struct odm_tier_plan {
 	uint64_t reserve_bytes; /* shall stay free for others */
 	uint64_t load_bytes; /* stages and buffers of the load threads */
 	uint64_t expert_bytes; /* for slots and cache */
+	uint64_t shared_bytes; /* for slots, cache and the pages that are in use; expert_bytes if pages have their own */
 	unsigned n_readers, n_inflaters;
 };
 

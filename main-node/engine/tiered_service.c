@@ -9,6 +9,7 @@
 #include "common/compute/scratch.h"
 #include "common/model/resident.h"
 #include "main-node/engine/pass_size.h"
+#include "main-node/engine/state_plan.h"
 #include "main-node/engine/tier_pressure.h"
 #include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predict_trial.h"
@@ -48,10 +49,15 @@ struct tiered {
 	pthread_cond_t left; /* full has become NULL */
 	bool leave; /* memory is needed: the engine gives up full as soon as it can */
 	unsigned n_looks;
-	bool may_be_full; /* the whole budget is back, and all experts fit into it */
+	bool may_be_full; /* all experts fit into the cache's budget */
 	bool given_up; /* the step under way */
 	unsigned n_open; /* open steps */
 	uint64_t slots_bytes;
+
+	/* Memory of kept experts and of pages in use. */
+	pthread_mutex_t budget_lock; /* taken before lock */
+	uint64_t shared_bytes, cache_bytes, page_bytes; /* their sum, as free memory allows now; most for experts; of a page */
+	uint64_t n_pages; /* in use */
 
 	struct odm_predictions *predictions; /* NULL: nothing is predicted */
 	struct odm_predictor_link predictor;
@@ -114,22 +120,29 @@ static void leave_full(struct tiered *t)
 	pthread_cond_signal(&t->left);
 }
 
-/* Before a layer's experts. Operations that read them are waited for; an error is left for the next wait to report. */
-static void leave_if_asked(struct tiered *t)
+/* On the engine thread. Operations that read the experts are waited for; an error is left for the next wait to
+ * report. */
+static void leave_full_now(struct tiered *t)
 {
 	struct od_device *d = t->o.device;
-	bool leave;
 
-	pthread_mutex_lock(&t->lock);
-	leave = t->leave;
-	pthread_mutex_unlock(&t->lock);
-	if (!leave)
-		return;
 	if (od_device_wait(d, OD_QUEUE_COMPUTE, od_device_ticket(d, OD_QUEUE_COMPUTE), NULL) != OD_OK)
 		od_log(OD_LOG_DEBUG, "the device failed before its experts left memory");
 	pthread_mutex_lock(&t->lock);
 	leave_full(t);
 	pthread_mutex_unlock(&t->lock);
+}
+
+/* Before a layer's experts. */
+static void leave_if_asked(struct tiered *t)
+{
+	bool leave;
+
+	pthread_mutex_lock(&t->lock);
+	leave = t->leave;
+	pthread_mutex_unlock(&t->lock);
+	if (leave)
+		leave_full_now(t);
 }
 
 /* With all experts pinned, a step is as with --resident. Too little memory for the table: it stays as it is. */
@@ -168,6 +181,25 @@ static void count_open_steps(struct tiered *t, bool opens)
 	pthread_mutex_unlock(&t->lock);
 }
 
+/* ---- Memory of experts and pages ---- */
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Under budget_lock: kept experts get what pages leave. */
+static void divide_memory(struct tiered *t)
+{
+	const uint64_t pages = min_u64(t->n_pages * t->page_bytes, t->shared_bytes),
+		       bytes = min_u64(t->shared_bytes - pages, t->cache_bytes);
+
+	od_residency_set_cache(t->residency, bytes);
+	pthread_mutex_lock(&t->lock);
+	t->may_be_full = bytes >= odm_tier_plan_all_bytes(&t->model->tiers, t->config);
+	pthread_mutex_unlock(&t->lock);
+}
+
 /* On the thread that follows free memory. */
 static void resize(void *arg, uint64_t bytes)
 {
@@ -181,18 +213,57 @@ static void resize(void *arg, uint64_t bytes)
 	while (t->full != NULL && t->leave)
 		pthread_cond_wait(&t->left, &t->lock);
 	pthread_mutex_unlock(&t->lock);
-	od_residency_set_cache(t->residency, bytes);
-	pthread_mutex_lock(&t->lock);
-	t->may_be_full = bytes >= odm_tier_plan_all_bytes(&t->model->tiers, t->config);
-	pthread_mutex_unlock(&t->lock);
+	pthread_mutex_lock(&t->budget_lock);
+	t->shared_bytes = bytes;
+	divide_memory(t);
+	pthread_mutex_unlock(&t->budget_lock);
 }
 
-static uint64_t cached_bytes(void *arg)
+static uint64_t shared_bytes_in_use(void *arg)
 {
 	struct tiered *t = arg;
 	const uint64_t taken = od_expert_bufs_taken(od_residency_bufs(t->residency));
+	uint64_t bytes;
 
-	return taken > t->slots_bytes ? taken - t->slots_bytes : 0;
+	pthread_mutex_lock(&t->budget_lock);
+	bytes = t->n_pages * t->page_bytes + (taken > t->slots_bytes ? taken - t->slots_bytes : 0);
+	pthread_mutex_unlock(&t->budget_lock);
+	return bytes;
+}
+
+/* The three are called on the engine thread, between layers. */
+static uint32_t most_pages(void *arg)
+{
+	struct tiered *t = arg;
+	uint64_t most;
+
+	pthread_mutex_lock(&t->budget_lock);
+	most = t->shared_bytes / t->page_bytes;
+	pthread_mutex_unlock(&t->budget_lock);
+	return (uint32_t)min_u64(most, UINT32_MAX);
+}
+
+static void take_pages(void *arg, uint32_t n)
+{
+	struct tiered *t = arg;
+
+	pthread_mutex_lock(&t->budget_lock);
+	t->n_pages += n;
+	if (t->full != NULL && t->n_pages * t->page_bytes + odm_tier_plan_all_bytes(&t->model->tiers, t->config) >
+				       t->shared_bytes)
+		leave_full_now(t);
+	divide_memory(t);
+	pthread_mutex_unlock(&t->budget_lock);
+}
+
+static void give_pages(void *arg, uint32_t n)
+{
+	struct tiered *t = arg;
+
+	pthread_mutex_lock(&t->budget_lock);
+	t->n_pages -= n;
+	divide_memory(t);
+	pthread_mutex_unlock(&t->budget_lock);
 }
 
 /* ---- Predictions ---- */
@@ -597,6 +668,7 @@ static void free_service(struct odm_expert_service *base)
 	odm_step_uses_fini(&t->uses);
 	pthread_cond_destroy(&t->ready);
 	pthread_mutex_destroy(&t->lock);
+	pthread_mutex_destroy(&t->budget_lock);
 	pthread_cond_destroy(&t->left);
 	od_buf_free(t->choice);
 	od_buf_free(t->scratch);
@@ -767,10 +839,11 @@ static int open_store(struct tiered *t, struct od_err *err)
 					     .n_inflaters = p->n_inflaters };
 	const struct od_residency_calls calls = { .wake = wake, .wake_arg = t };
 	struct odm_tier_pressure_opts po = { .reserve_bytes = p->reserve_bytes / 4 * 3,
-					     /* the plan left more: small changes are none */ .kept = cached_bytes,
+					     /* the plan left more: small changes are none */ .kept = shared_bytes_in_use,
 					     .resize = resize,
 					     .arg = t };
 	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
+	const struct od_state_sharing sharing = { .most = most_pages, .take = take_pages, .give = give_pages, .arg = t };
 	const uint64_t free_bytes = od_device_free_bytes(t->o.device);
 	bool direct;
 	char a[32], b[32];
@@ -790,11 +863,16 @@ static int open_store(struct tiered *t, struct od_err *err)
 	       od_format_bytes(d.slots_bytes, b, sizeof(b)),
 	       t->model->dense_choice == OD_DENSE_WITHOUT_TABLES ? "; embeddings are read from the file" : "");
 	t->slots_bytes = d.slots_bytes;
+	t->cache_bytes = d.cache_bytes;
+	t->shared_bytes = p->shared_bytes - d.slots_bytes;
+	t->page_bytes = odm_state_plan_page_bytes(t->model);
 	rc = od_residency_start(t->residency, &calls, err);
 	if (rc == OD_OK && odm_tier_plan_holds_all(p, t->config))
 		rc = load_all(t, err);
-	po.most_bytes = d.cache_bytes;
-	return rc == OD_OK && d.cache_bytes > 0 ? odm_tier_pressure_start(&t->pressure, &po, err) : rc;
+	if (rc == OD_OK && t->model->shares_memory && t->page_bytes > 0)
+		rc = od_state_pool_share(t->model->state, t->o.device, &sharing, err);
+	po.most_bytes = t->shared_bytes;
+	return rc == OD_OK && t->shared_bytes > 0 ? odm_tier_pressure_start(&t->pressure, &po, err) : rc;
 }
 
 int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *model, const struct odm_tiered_opts *o,
@@ -817,6 +895,7 @@ int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *mo
 		(struct od_expert_runner){ .on_device = true, .needs = needs, .submit = submit, .collect = collect };
 	od_timed_cond_init(&t->ready);
 	pthread_mutex_init(&t->lock, NULL);
+	pthread_mutex_init(&t->budget_lock, NULL);
 	pthread_cond_init(&t->left, NULL);
 	t->model = model;
 	t->config = model->config;

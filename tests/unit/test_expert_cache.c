@@ -184,18 +184,20 @@ struct lrfu_model {
 	uint64_t time[LRFU_IDS][LRFU_USES], last[LRFU_IDS];
 	size_t n[LRFU_IDS];
 	bool kept[LRFU_IDS];
-	uint64_t now, n_uses, bytes, budget;
+	uint64_t now[LRFU_LAYERS], step[LRFU_LAYERS]; /* time of each layer; the last step that it had, of all sessions */
+	uint64_t n_uses, bytes, budget;
 };
 
 static const uint64_t lrfu_bytes[LRFU_LAYERS] = { 10, 10, 10 };
 
+/* In steps: by so many the worth of a single use is younger. */
 static double worth(const struct lrfu_model *mo, uint32_t id)
 {
 	double sum = 0;
 
 	for (size_t i = 0; i < mo->n[id]; i++)
-		sum += pow(0.5, (double)(mo->now - mo->time[id][i]) / 32);
-	return sum;
+		sum += pow(0.5, (double)(mo->now[id / LRFU_EXPERTS] - mo->time[id][i]) / 32);
+	return 32 * log2(sum);
 }
 
 /* Worths that differ by less than rounding does are not equal by chance: all their uses are at the same times. */
@@ -203,25 +205,67 @@ static bool worth_less(const struct lrfu_model *mo, uint32_t a, uint32_t b)
 {
 	const double x = worth(mo, a), y = worth(mo, b);
 
-	return fabs(x - y) > 1e-9 * y ? x < y : mo->last[a] < mo->last[b];
+	return fabs(x - y) > 1e-9 ? x < y : mo->last[a] < mo->last[b];
 }
 
-static void model_use(struct lrfu_model *mo, uint32_t id)
+/* The least of each layer; then, of the layers whose least is worth as little as that of any, up to 2.5 steps, the one
+ * that keeps most. LRFU_IDS: nothing is kept. */
+static uint32_t model_least(const struct lrfu_model *mo)
 {
-	mo->time[id][mo->n[id]++] = mo->now;
+	uint32_t least[LRFU_LAYERS], n[LRFU_LAYERS] = { 0 }, found = LRFU_IDS, most = 0;
+	double worst = INFINITY;
+
+	for (uint32_t i = 0; i < LRFU_IDS; i++) {
+		const uint32_t m = i / LRFU_EXPERTS;
+
+		if (!mo->kept[i])
+			continue;
+		if (n[m]++ == 0 || worth_less(mo, i, least[m]))
+			least[m] = i;
+	}
+	for (uint32_t m = 0; m < LRFU_LAYERS; m++)
+		if (n[m] > 0)
+			worst = fmin(worst, worth(mo, least[m]));
+	for (uint32_t m = 0; m < LRFU_LAYERS; m++) {
+		if (n[m] <= most || worth(mo, least[m]) >= worst + 2.5)
+			continue;
+		most = n[m];
+		found = least[m];
+	}
+	return found;
+}
+
+static unsigned model_kept(const struct lrfu_model *mo, uint32_t id)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = id / LRFU_EXPERTS * LRFU_EXPERTS; i < (id / LRFU_EXPERTS + 1) * LRFU_EXPERTS; i++)
+		n += mo->kept[i];
+	return n;
+}
+
+static void model_use(struct lrfu_model *mo, uint64_t step, uint32_t id)
+{
+	const uint32_t m = id / LRFU_EXPERTS;
+
+	mo->now[m] += step > mo->step[m];
+	mo->step[m] = step;
+	mo->time[id][mo->n[id]++] = mo->now[m];
 	mo->last[id] = ++mo->n_uses;
 	while (!mo->kept[id]) {
-		uint32_t least = LRFU_IDS;
+		uint32_t least;
+		double more;
 
 		if (mo->bytes + 10 <= mo->budget) {
 			mo->kept[id] = true;
 			mo->bytes += 10;
 			return;
 		}
-		for (uint32_t i = 0; i < LRFU_IDS; i++)
-			if (mo->kept[i] && (least == LRFU_IDS || worth_less(mo, i, least)))
-				least = i;
-		if (least == LRFU_IDS || !worth_less(mo, least, id))
+		least = model_least(mo);
+		if (least == LRFU_IDS)
+			return;
+		more = worth(mo, id) - worth(mo, least);
+		if (more <= 2.5 && (more <= -0.5 || model_kept(mo, least) <= model_kept(mo, id) + 1))
 			return;
 		mo->kept[least] = false;
 		mo->bytes -= 10;
@@ -237,7 +281,7 @@ static void what_is_worth_most_stays(void **state)
 	for (uint64_t budget = 0; budget <= 80; budget += 27) { /* not a multiple of an expert's */
 		static struct lrfu_model mo;
 		struct od_expert_cache *c;
-		uint64_t step = 0;
+		uint64_t step = 0, all_steps = 0;
 
 		mo = (struct lrfu_model){ .budget = budget };
 		assert_int_equal(od_expert_cache_new(&c, LRFU_LAYERS, LRFU_EXPERTS, lrfu_bytes, budget, NULL), OD_OK);
@@ -257,10 +301,10 @@ static void what_is_worth_most_stays(void **state)
 			}
 			if (seed >> 60 < 8 || step == 0) { /* some steps have several uses */
 				step += 1 + (seed >> 59) % 2; /* the number does not matter */
-				mo.now++;
+				all_steps++;
 			}
 			memcpy(was, mo.kept, sizeof(was));
-			model_use(&mo, id);
+			model_use(&mo, all_steps, id);
 			changes = od_expert_cache_use(c, step, id / LRFU_EXPERTS, id % LRFU_EXPERTS);
 			for (uint32_t k = 0; k < LRFU_IDS; k++) {
 				bool told = false;
@@ -290,18 +334,48 @@ static void sizes_count_in_bytes(void **state)
 	(void)od_expert_cache_place(c, &whole);
 	for (uint32_t e = 0; e < 3; e++)
 		(void)od_expert_cache_use(c, 1, 0, e);
-	assert_int_equal(od_expert_cache_use(c, 2, 1, 0).n, 4); /* three make room for one */
+	assert_int_equal(od_expert_cache_use(c, 2, 1, 0).n, 0); /* worth as much as what would have to go */
+	assert_int_equal(od_expert_cache_use(c, 3, 1, 0).n, 4); /* three make room for one */
 	assert_true(od_expert_cache_keeps(c, 1, 0));
-	assert_int_equal(od_expert_cache_use(c, 3, 1, 0).n, 0);
-	assert_int_equal(od_expert_cache_use(c, 3, 0, 3).n, 0); /* worth less than what would have to go */
+	assert_int_equal(od_expert_cache_use(c, 4, 1, 0).n, 0);
+	assert_int_equal(od_expert_cache_use(c, 4, 0, 3).n, 0); /* worth less */
 	assert_false(od_expert_cache_keeps(c, 0, 3));
 	assert_int_equal(od_expert_cache_set_budget(c, 24).n, 1);
 	assert_false(od_expert_cache_keeps(c, 1, 0));
-	assert_int_equal(od_expert_cache_use(c, 4, 1, 0).n, 0); /* larger than all */
-	assert_int_equal(od_expert_cache_use(c, 5, 0, 3).n, 1);
+	assert_int_equal(od_expert_cache_use(c, 5, 1, 0).n, 0); /* larger than all */
+	assert_int_equal(od_expert_cache_use(c, 6, 0, 3).n, 1);
 	od_expert_cache_forget(c, 0, 3);
 	assert_false(od_expert_cache_keeps(c, 0, 3));
-	assert_int_equal(od_expert_cache_use(c, 5, 0, 3).n, 1);
+	assert_int_equal(od_expert_cache_use(c, 6, 0, 3).n, 1);
+	od_expert_cache_free(c);
+}
+
+/* Rows of many texts choose all experts of each layer in each step: those that are kept stay, so that they are found, as
+ * many of each layer. */
+static void all_in_turns(void **state)
+{
+	static const uint64_t bytes[] = { 1, 1, 1, 1 };
+	const struct od_share whole = { 1, 0, 1 };
+	unsigned n_found = 0, n_kept[4] = { 0 };
+	struct od_expert_cache *c;
+
+	(void)state;
+	assert_int_equal(od_expert_cache_new(&c, 4, 8, bytes, 16, NULL), OD_OK);
+	(void)od_expert_cache_place(c, &whole);
+	for (uint64_t step = 1; step <= 100; step++)
+		for (uint32_t i = 0; i < 32; i++) {
+			/* texts choose in another order in each step */
+			const uint32_t m = i / 8, e = (uint32_t)(i * (2 * step + 1) + step) % 8;
+
+			n_found += step > 50 && od_expert_cache_keeps(c, m, e);
+			(void)od_expert_cache_use(c, step, m, e);
+		}
+	assert_true(n_found >= 50 * 16 - 16); /* one is still exchanged now and then */
+	assert_int_equal(od_expert_cache_set_budget(c, 8).n, 8);
+	for (uint32_t i = 0; i < 32; i++)
+		n_kept[i / 8] += od_expert_cache_keeps(c, i / 8, i % 8);
+	for (uint32_t m = 0; m < 4; m++)
+		assert_int_equal(n_kept[m], 2);
 	od_expert_cache_free(c);
 }
 
@@ -395,6 +469,7 @@ static void prompts_leave_no_trace(void **state)
 	assert_false(od_expert_cache_keeps(w.cache, 0, 1));
 	use(&w, 0, 1, false);
 	use(&w, 0, 2, false);
+	use(&w, 0, 2, false);
 	assert_true(use(&w, 0, 1, true).kept); /* served, */
 	use(&w, 0, 3, false);
 	assert_false(od_expert_cache_keeps(w.cache, 0, 1)); /* but the oldest all the same */
@@ -412,18 +487,20 @@ static void a_use_is_heard_once_and_wants_are_not(void **state)
 	open_world(&w, 2);
 	use(&w, 0, 1, false);
 	use(&w, 0, 2, false);
+	use(&w, 0, 2, false);
 	before = od_expert_cache_changes(w.cache);
-	WANT(w.s, 3, 0, 1, 3);
+	WANT(w.s, 4, 0, 1, 3);
 	load_all(w.s);
 	assert_int_equal(od_expert_cache_changes(w.cache), before);
 	for (int i = 0; i < 3; i++) { /* three RUNs of one (step, m) */
-		run(w.s, 3, 0, false, &item, 3, i == 2);
+		run(w.s, 4, 0, false, &item, 3, i == 2);
 		assert_int_equal(od_expert_cache_changes(w.cache), before + 1);
 		compute(w.s, &item);
 	}
-	/* Worth one use and no more: of two others as old, one goes, but not for a third one in between. */
+	w.step++;
+	/* Worth one use and no more: two uses of another are worth more than it, though one of them is long past. */
 	use(&w, 0, 1, false);
-	assert_true(od_expert_cache_keeps(w.cache, 0, 1) && !od_expert_cache_keeps(w.cache, 0, 2));
+	assert_true(od_expert_cache_keeps(w.cache, 0, 1) && !od_expert_cache_keeps(w.cache, 0, 3));
 	close_world(&w);
 }
 
@@ -530,6 +607,7 @@ int main(void)
 		cmocka_unit_test(released_memory_goes_back),
 		cmocka_unit_test(what_is_worth_most_stays),
 		cmocka_unit_test(sizes_count_in_bytes),
+		cmocka_unit_test(all_in_turns),
 		cmocka_unit_test(it_decides_as_the_policy_alone_does),
 		cmocka_unit_test(prompts_leave_no_trace),
 		cmocka_unit_test(a_use_is_heard_once_and_wants_are_not),

@@ -3,6 +3,7 @@
 
 #include "common/model/seq_state.h"
 #include "tests/unit/config_util.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
 #include "tests/unit/shared_device.h"
 #include "tests/unit/state_util.h"
@@ -116,6 +117,141 @@ static void test_reuse(void **state)
 	}
 	check_owners(s, n, n_pages);
 	for (uint32_t i = 0; i < n; i++)
+		od_seq_state_free(s[i]);
+	od_state_pool_free(p);
+}
+
+/* ---- memory that pages share with others ---- */
+
+struct lender {
+	uint32_t most, n; /* pages that may have memory; those that have */
+	uint32_t n_takes;
+};
+
+static uint32_t most_of(void *arg)
+{
+	return ((struct lender *)arg)->most;
+}
+
+static void take(void *arg, uint32_t n)
+{
+	((struct lender *)arg)->n += n;
+	((struct lender *)arg)->n_takes++;
+}
+
+static void give(void *arg, uint32_t n)
+{
+	assert_true(((struct lender *)arg)->n >= n);
+	((struct lender *)arg)->n -= n;
+}
+
+static struct od_state_pool *sharing_pool(struct lender *l, uint32_t n, uint32_t n_pages)
+{
+	const struct od_state_sharing with = { most_of, take, give, l };
+	struct od_state_pool *p = small_pool(CTX, n, n_pages);
+	struct od_err err = { 0 };
+
+	must(od_state_pool_share(p, device, &with, &err), &err);
+	return p;
+}
+
+/* Writes to the first position of a page in each layer and stream, or checks what was written. */
+static void page_rows(const struct od_state_pool *p, uint32_t page, uint8_t value, bool write)
+{
+	struct od_stream stream[OD_MAX_STREAMS];
+	uint8_t byte;
+
+	for (uint32_t l = 0; l < cfg.n_layers; l++)
+		for (uint32_t i = 0; i < od_state_pool_streams(p, l, stream); i++) {
+			const struct od_ref at = od_state_pool_row(p, l, i, page, 0);
+
+			byte = (uint8_t)(value + l + i);
+			if (write)
+				put_at(device, at, &byte, 1);
+			else
+				get_at(device, &byte, at, 1);
+			assert_int_equal(byte, (uint8_t)(value + l + i));
+		}
+}
+
+static void test_memory_is_lent(void **state)
+{
+	struct lender l = { .most = 3 };
+	struct od_state_pool *p = sharing_pool(&l, 3, 9);
+	struct od_seq_state *a = bare_seq(p), *b = bare_seq(p);
+
+	(void)state;
+	assert_int_equal(od_seq_state_promise(a, 130), OD_OK);
+	assert_int_equal(od_seq_state_promise(b, 1), OD_ERR_BUSY); /* promised, though not used */
+	assert_int_equal(l.n, 0);
+	od_seq_state_reserve(a, 1);
+	assert_int_equal(l.n, 1);
+	od_seq_state_reserve(a, 130);
+	assert_int_equal(l.n, 3);
+	assert_int_equal(l.n_takes, 2);
+	l.most = 4;
+	assert_int_equal(od_seq_state_promise(b, 65), OD_ERR_BUSY);
+	assert_int_equal(od_seq_state_promise(b, 64), OD_OK);
+	od_seq_state_free(b);
+	od_seq_state_free(a); /* its pages still have memory: who comes next needs none */
+	assert_int_equal(l.n, 3);
+	l.most = 0;
+	a = bare_seq(p);
+	assert_int_equal(od_seq_state_promise(a, 100), OD_OK); /* alone it gets what it needs */
+	od_seq_state_reserve(a, 100);
+	assert_int_equal(l.n_takes, 2);
+	od_state_pool_give_back(p, 2);
+	assert_int_equal(l.n, 3);
+	od_state_pool_give_back(p, 0);
+	assert_int_equal(l.n, 2);
+	od_seq_state_free(a);
+	od_state_pool_give_back(p, 0);
+	assert_int_equal(l.n, 0);
+	od_state_pool_free(p);
+}
+
+static void test_memory_is_lent_at_random(void **state)
+{
+	enum { N = 7 };
+	const uint32_t n_pages = N * od_state_pages(CTX);
+	struct lender l = { .most = n_pages };
+	struct od_state_pool *p = sharing_pool(&l, N, n_pages);
+	struct od_seq_state *s[N] = { NULL };
+	uint32_t n_written[N] = { 0 }, n_released = 0;
+
+	(void)state;
+	for (int round = 0; round < 3000; round++) {
+		const uint32_t i = random_below(&seed, N), before = l.n;
+		uint32_t in_use = 0;
+
+		if (s[i] == NULL) {
+			s[i] = open_seq(p);
+			n_written[i] = 0;
+		} else if (random_below(&seed, 4) == 0) {
+			for (uint32_t k = 0; k < n_written[i]; k++)
+				page_rows(p, od_seq_state_pages(s[i])[k], (uint8_t)(i * 16 + k), false);
+			od_seq_state_free(s[i]);
+			s[i] = NULL;
+		} else {
+			od_seq_state_reserve(s[i], 1 + random_below(&seed, CTX));
+			for (; n_written[i] < od_seq_state_n_pages(s[i]); n_written[i]++)
+				page_rows(p, od_seq_state_pages(s[i])[n_written[i]], (uint8_t)(i * 16 + n_written[i]),
+					  true);
+		}
+		for (uint32_t k = 0; k < N; k++)
+			in_use += s[k] != NULL ? od_seq_state_n_pages(s[k]) : 0;
+		assert_in_range(l.n, in_use, n_pages);
+		if (random_below(&seed, 3) == 0) {
+			const uint32_t keep = random_below(&seed, 4);
+
+			od_state_pool_give_back(p, keep);
+			assert_true(l.n >= in_use && l.n <= in_use + keep);
+			n_released += l.n < before;
+		}
+		check_owners(s, N, n_pages);
+	}
+	assert_true(n_released > 100 && l.n_takes > 100);
+	for (uint32_t i = 0; i < N; i++)
 		od_seq_state_free(s[i]);
 	od_state_pool_free(p);
 }
@@ -424,6 +560,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_reserve),		cmocka_unit_test(test_reuse),
+		cmocka_unit_test(test_memory_is_lent), cmocka_unit_test(test_memory_is_lent_at_random),
 		cmocka_unit_test(test_promise),		cmocka_unit_test(test_keep),
 		cmocka_unit_test(test_touches_little),	cmocka_unit_test(test_share),
 		cmocka_unit_test(test_share_at_random), cmocka_unit_test(test_indices),

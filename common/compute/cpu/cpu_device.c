@@ -21,13 +21,14 @@ struct cpu_device {
  * them past the page cache. */
 #define MAPPED_BYTES (32u << 10)
 
-static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+static int new_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, void *(*map)(size_t bytes), const char *what,
+		   struct od_err *err)
 {
 	struct od_buf *b = calloc(1, sizeof(*b));
 
 	*out = NULL;
 	if (b != NULL && bytes <= SIZE_MAX / 2)
-		b->at = bytes >= MAPPED_BYTES ? od_map((size_t)bytes) : od_alloc((size_t)bytes);
+		b->at = bytes >= MAPPED_BYTES ? map((size_t)bytes) : od_alloc((size_t)bytes);
 	if (b == NULL || b->at == NULL) {
 		free(b);
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %s: %" PRIu64 " bytes", what, bytes);
@@ -36,6 +37,16 @@ static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, con
 	b->bytes = bytes;
 	*out = b;
 	return OD_OK;
+}
+
+static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+{
+	return new_buf(out, d, bytes, od_map, what, err);
+}
+
+static int buf_new_sparse(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+{
+	return new_buf(out, d, bytes, od_map_sparse, what, err);
 }
 
 static void buf_free(struct od_buf *b)
@@ -124,6 +135,7 @@ static void free_device(struct od_device *d)
 
 static const struct od_device_ops ops = {
 	.buf_new = buf_new,
+	.buf_new_sparse = buf_new_sparse,
 	.buf_free = buf_free,
 	.release = release,
 	.map = map,

@@ -28,12 +28,12 @@
 #define DEFAULT_PROMPT_TOKENS 16
 #define DEFAULT_BUDGETS "110"
 #define DEFAULT_TEXTS "1,4,16"
-#define DEFAULT_SPLITS "planes"
+#define DEFAULT_SPLITS "moving"
 #define MAX_TOKENS 1000000
 
 /* A way to divide a budget. */
 struct split {
-	enum od_form form;
+	int form; /* enum od_form; OD_FORM_AUTO: moving, as od-main does */
 	unsigned experts_percent; /* of the budget; 0: all experts, the rest is for texts */
 };
 
@@ -96,7 +96,7 @@ static int parse(struct texts_bench *b, int argc, char **argv, struct od_err *er
 		  NULL },
 		{ "splits", OD_ARG_STRING, &b->split_names, "LIST",
 		  "bf16, planes: all experts in this form, the rest is for texts; bf16:N, planes:N: N percent of the budget "
-		  "for experts; default " DEFAULT_SPLITS,
+		  "for experts; moving: as od-main does, which lends experts what texts do not use; default " DEFAULT_SPLITS,
 		  0, 0, NULL },
 		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N", "tokens of a prompt; default 16", 1, MAX_TOKENS,
 		  NULL },
@@ -126,19 +126,23 @@ static int parse_split(struct split *s, const char *name, struct od_err *err)
 	const char *colon = strchr(name, ':');
 	const size_t len = colon != NULL ? (size_t)(colon - name) : strlen(name);
 
+	if (strcmp(name, "moving") == 0) {
+		*s = (struct split){ .form = OD_FORM_AUTO };
+		return OD_OK;
+	}
 	for (int i = 0; i < OD_N_FORMS; i++) {
 		char *end = NULL;
 
 		if (strlen(od_form_names[i]) != len || strncmp(od_form_names[i], name, len) != 0)
 			continue;
-		*s = (struct split){ .form = (enum od_form)i };
+		*s = (struct split){ .form = i };
 		if (colon == NULL)
 			return OD_OK;
 		s->experts_percent = (unsigned)strtoul(colon + 1, &end, 10);
 		if (end != colon + 1 && *end == '\0' && s->experts_percent >= 1 && s->experts_percent <= 99)
 			return OD_OK;
 	}
-	return od_fail(err, OD_ERR_ARG, "--splits: expected bf16, planes, bf16:N or planes:N (N from 1 to 99), found \"%s\"",
+	return od_fail(err, OD_ERR_ARG, "--splits: expected moving, bf16, planes, bf16:N or planes:N (N from 1 to 99), found \"%s\"",
 		       name);
 }
 
@@ -339,6 +343,10 @@ static bool divide(const struct texts_bench *b, size_t budget, const struct spli
 {
 	const uint64_t all = b->all_bytes[OD_FORM_PLAIN] * b->budget[budget] / 100;
 
+	if (s->form == OD_FORM_AUTO) {
+		u->expert_bytes = u->state_bytes = all;
+		return all / b->page_bytes * OD_KV_PAGE >= b->opt.prompt_tokens + b->opt.tokens;
+	}
 	u->expert_bytes = s->experts_percent > 0 ? all * s->experts_percent / 100 : b->all_bytes[s->form];
 	if (b->all_bytes[s->form] == 0 || u->expert_bytes > all)
 		return false;
@@ -357,8 +365,12 @@ static int measure_one(struct texts_bench *b, struct texts_run *u, size_t budget
 		return OD_OK;
 	eo.engine.form = b->split[split].form;
 	eo.engine.parallel = b->number[number];
-	eo.engine.expert_bytes = u->expert_bytes;
-	eo.engine.state_bytes = u->state_bytes;
+	if (b->split[split].form == OD_FORM_AUTO) {
+		eo.engine.shared_bytes = u->expert_bytes;
+	} else {
+		eo.engine.expert_bytes = u->expert_bytes;
+		eo.engine.state_bytes = u->state_bytes;
+	}
 	rc = odm_main_node_open(&node, &eo, err);
 	if (rc == OD_OK) {
 		b->engine = odm_main_node_engine(node);
