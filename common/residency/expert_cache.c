@@ -62,7 +62,8 @@ int od_expert_cache_new(struct od_expert_cache **out, uint32_t n_moe, uint32_t n
 		return od_fail(err, OD_ERR_NOMEM, "cache of %u layers of %u experts", n_moe, n_experts);
 	}
 	for (uint32_t m = 0; m < n_moe; m++)
-		c->layer[m] = (struct layer){ .expert_bytes = expert_bytes[m], .heap = c->heaps + (size_t)m * n_experts };
+		c->layer[m] =
+			(struct layer){ .expert_bytes = expert_bytes[m], .heap = c->heaps + (size_t)m * n_experts };
 	for (size_t i = 0; i < n; i++)
 		c->worth[i].log2_sum = -INFINITY;
 	*out = c;

@@ -233,6 +233,30 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 	return true;
 }
 
+/* Half of what a text may write is expected: its pages come one after the other. */
+static uint64_t expected_pages(const struct odm_sequence *q)
+{
+	return od_state_pages((uint32_t)(q->req.n_prompt + q->room / 2));
+}
+
+/* The service's word on the first text that waits. */
+static bool should_join(const struct odm_engine *e, const struct odm_sequence *first)
+{
+	struct odm_waiting w = { .text_pages = expected_pages(first) };
+
+	if (e->service->admits == NULL)
+		return true;
+	for (const struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
+		if (q->phase == ODM_WAITING) {
+			w.n_waiting++;
+		} else if (q->phase != ODM_DONE) {
+			w.n_running++;
+			w.running_pages += expected_pages(q);
+		}
+	}
+	return e->service->admits(e->service, &w);
+}
+
 static void admit_waiting(struct odm_engine *e)
 {
 	struct odm_batch *b = &e->batch;
@@ -240,7 +264,7 @@ static void admit_waiting(struct odm_engine *e)
 
 	for (struct odm_sequence *q = b->first; q != NULL && b->n_admitted < b->max_sequences; q = next) {
 		next = q->next;
-		if (q->phase == ODM_WAITING && !admit(e, q))
+		if (q->phase == ODM_WAITING && !(should_join(e, q) && admit(e, q)))
 			return; /* nor any behind it: in order of arrival */
 	}
 	for (struct odm_sequence *q = b->first; q != NULL && b->n_admitted > 1; q = q->next)

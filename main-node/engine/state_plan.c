@@ -246,11 +246,10 @@ static int plan_state(struct odm_model *m, struct od_split *s, struct od_err *er
 	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)
 		cache = auto_items(m, s, m->shares_memory ? 0 : m->n_pages, copies + snapshots, true);
 	if (o->snapshot_mib == ODM_PREFIX_CACHE_AUTO && o->prefix_cache_mib > 0)
-		snapshots =
-			auto_items(m, s,
-				   (m->shares_memory ? 0 : m->n_pages) +
-					   asked_items(o->prefix_cache_mib, odm_state_plan_page_bytes(m)),
-				   copies, false);
+		snapshots = auto_items(m, s,
+				       (m->shares_memory ? 0 : m->n_pages) +
+					       asked_items(o->prefix_cache_mib, odm_state_plan_page_bytes(m)),
+				       copies, false);
 	leave_cache_pages(m, s, copies + snapshots, &cache);
 	m->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - m->n_pages);
 	m->n_snapshots = (uint32_t)min_u64(snapshots, UINT32_MAX - 1);
@@ -291,7 +290,8 @@ static void fit_ctx(struct odm_model *m)
 /* All experts stay beside texts of all contexts, or of small ones where a context was not asked for. */
 static bool holds_all(const struct odm_model *m)
 {
-	const uint64_t each = od_state_pages(m->auto_ctx ? od_config_least_ctx(m->config) : (uint32_t)m->opts.ctx_tokens),
+	const uint64_t each = od_state_pages(m->auto_ctx ? od_config_least_ctx(m->config) :
+							   (uint32_t)m->opts.ctx_tokens),
 		       pages = min_u64(each * m->opts.parallel, m->n_pages) + m->cache_pages,
 		       least = odm_tier_plan_all_bytes(&m->tiers, m->config) + pages * odm_state_plan_page_bytes(m);
 

@@ -17,7 +17,8 @@ struct odm_tier_plan {
 	uint64_t reserve_bytes; /* shall stay free for others */
 	uint64_t load_bytes; /* stages and buffers of the load threads */
 	uint64_t expert_bytes; /* for slots and cache */
-	uint64_t shared_bytes; /* for slots, cache and the pages that are in use; expert_bytes if pages have their own */
+	uint64_t
+		shared_bytes; /* for slots, cache and the pages that are in use; expert_bytes if pages have their own */
 	unsigned n_readers, n_inflaters;
 };
 

@@ -10,6 +10,7 @@
 #include "common/model/resident.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/state_plan.h"
+#include "main-node/engine/tier_admission.h"
 #include "main-node/engine/tier_pressure.h"
 #include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predict_trial.h"
@@ -18,6 +19,7 @@
 #include "main-node/predict/want_gate.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -56,7 +58,8 @@ struct tiered {
 
 	/* Memory of kept experts and of pages in use. */
 	pthread_mutex_t budget_lock; /* taken before lock */
-	uint64_t shared_bytes, cache_bytes, page_bytes; /* their sum, as free memory allows now; most for experts; of a page */
+	uint64_t shared_bytes, cache_bytes,
+		page_bytes; /* their sum, as free memory allows now; most for experts; of a page */
 	uint64_t n_pages; /* in use */
 
 	struct odm_predictions *predictions; /* NULL: nothing is predicted */
@@ -73,7 +76,9 @@ struct tiered {
 	bool follows[2], predicting[2];
 	bool always_predicts; /* no trial */
 	struct odm_predict_trial trial;
-	uint64_t step_begin_ns; /* the decode step's */
+	uint64_t step_begin_ns; /* the decode step's, as the following */
+	uint64_t step_stall_ns, step_bytes, step_experts, step_layers;
+	struct odm_tier_admission admission;
 	const struct odm_step *now; /* the step of the current layer */
 	/* The layer under way. */
 	const struct od_moe_call *call;
@@ -189,10 +194,17 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 }
 
 /* Under budget_lock: kept experts get what pages leave. */
+static uint64_t cache_budget(const struct tiered *t)
+{
+	const uint64_t pages = min_u64(t->n_pages * t->page_bytes, t->shared_bytes);
+
+	return min_u64(t->shared_bytes - pages, t->cache_bytes);
+}
+
+/* Under budget_lock. */
 static void divide_memory(struct tiered *t)
 {
-	const uint64_t pages = min_u64(t->n_pages * t->page_bytes, t->shared_bytes),
-		       bytes = min_u64(t->shared_bytes - pages, t->cache_bytes);
+	const uint64_t bytes = cache_budget(t);
 
 	od_residency_set_cache(t->residency, bytes);
 	pthread_mutex_lock(&t->lock);
@@ -249,8 +261,8 @@ static void take_pages(void *arg, uint32_t n)
 
 	pthread_mutex_lock(&t->budget_lock);
 	t->n_pages += n;
-	if (t->full != NULL && t->n_pages * t->page_bytes + odm_tier_plan_all_bytes(&t->model->tiers, t->config) >
-				       t->shared_bytes)
+	if (t->full != NULL &&
+	    t->n_pages * t->page_bytes + odm_tier_plan_all_bytes(&t->model->tiers, t->config) > t->shared_bytes)
 		leave_full_now(t);
 	divide_memory(t);
 	pthread_mutex_unlock(&t->budget_lock);
@@ -320,12 +332,67 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	t->predicting[step->phase] =
 		t->predictions != NULL && t->follows[step->phase] &&
 		(t->always_predicts || step->phase == ODM_PREFILL || odm_predict_trial_next(&t->trial));
-	t->step_begin_ns = step->phase == ODM_DECODE ? od_now_ns() : t->step_begin_ns;
+	if (step->phase == ODM_DECODE) {
+		t->step_begin_ns = od_now_ns();
+		t->step_stall_ns = t->step_bytes = t->step_experts = t->step_layers = 0;
+	}
 	if (counts_uses(t))
 		odm_step_uses_begin(&t->uses, step);
 	if (predicts(t))
 		begin_predictions(t, step);
 	return OD_OK;
+}
+
+/* Memory of kept experts, as pages leave it now. */
+static uint64_t budget_of(struct tiered *t)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&t->budget_lock);
+	bytes = cache_budget(t);
+	pthread_mutex_unlock(&t->budget_lock);
+	return bytes;
+}
+
+static uint64_t stored_bytes(const struct tiered *t)
+{
+	return (uint64_t)t->config->n_moe * t->config->n_experts * od_pack_expert_stored_bytes(t->model->pack);
+}
+
+static void learn_costs(struct tiered *t, const struct odm_step *step)
+{
+	const double all = (double)odm_tier_plan_all_bytes(&t->model->tiers, t->config);
+	struct odm_tier_step s = { .n_rows = step->n_rows,
+				   .step_ns = od_now_ns() - t->step_begin_ns,
+				   .stall_ns = t->step_stall_ns,
+				   .read_bytes = t->step_bytes };
+
+	if (t->step_layers > 0) {
+		const double missing = fmax(0, 1 - (double)budget_of(t) / all);
+
+		s.chosen = (double)t->step_experts / (double)(t->step_layers * t->config->n_experts);
+		s.even_bytes = (uint64_t)(s.chosen * missing * (double)stored_bytes(t));
+	}
+	odm_tier_admission_step(&t->admission, &s);
+}
+
+static bool admits(struct odm_expert_service *base, const struct odm_waiting *w)
+{
+	struct tiered *t = (struct tiered *)base;
+	struct odm_tier_texts x = { .n_running = w->n_running,
+				    .n_waiting = w->n_waiting,
+				    .running_bytes = w->running_pages * t->page_bytes,
+				    .text_bytes = w->text_pages * t->page_bytes,
+				    .all_bytes = odm_tier_plan_all_bytes(&t->model->tiers, t->config),
+				    .stored_bytes = stored_bytes(t),
+				    .row_share = (double)t->config->top_k / t->config->n_experts };
+
+	if (!t->model->shares_memory)
+		return true;
+	pthread_mutex_lock(&t->budget_lock);
+	x.shared_bytes = t->shared_bytes;
+	pthread_mutex_unlock(&t->budget_lock);
+	return odm_tier_admission_admits(&t->admission, &x);
 }
 
 static void end_step(struct odm_expert_service *base, const struct odm_step *step)
@@ -334,6 +401,8 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 
 	if (t->open[step->phase] == NULL)
 		return;
+	if (step->phase == ODM_DECODE && !t->given_up)
+		learn_costs(t, step);
 	od_schedule_close(t->schedule, t->session, step->step, t->config->n_moe - 1);
 	if (step->phase == ODM_DECODE && t->follows[ODM_DECODE])
 		odm_predict_trial_ended(&t->trial, t->given_up ? 0 : od_now_ns() - t->step_begin_ns, step->n_rows);
@@ -457,6 +526,7 @@ static void count_item(struct tiered *t, const struct od_schedule_item *item)
 	c[OD_C_LOAD_NS] += item->loaded_bytes > 0 ? item->load_ns : 0;
 	if (!decode)
 		return;
+	t->step_bytes += item->loaded_bytes;
 	c[OD_C_DECODE_LOADS] += item->loaded_bytes > 0;
 	c[OD_C_CACHE_USES]++;
 	c[OD_C_CACHE_HITS] += item->kept;
@@ -583,7 +653,10 @@ static int run_items(struct tiered *t, struct od_err *err)
 			rc = od_fail(err, OD_ERR_CANCELLED, "cancelled");
 		begin_ns = od_now_ns();
 		wait_for_load(t);
-		t->now->counters[OD_C_STALL_NS] += in_decode(t) ? od_now_ns() - begin_ns : 0;
+		if (in_decode(t)) {
+			t->step_stall_ns += od_now_ns() - begin_ns;
+			t->now->counters[OD_C_STALL_NS] += od_now_ns() - begin_ns;
+		}
 	}
 	if (rc != OD_OK)
 		give_up(t);
@@ -601,6 +674,8 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 	rc = run_items(t, err);
 	od_trace_end("experts", span, (int64_t)t->call->step, t->call->m, -1);
 	if (in_decode(t)) {
+		t->step_layers++;
+		t->step_experts += t->n_items;
 		t->now->counters[OD_C_DECODE_LAYERS]++;
 		t->now->counters[OD_C_EXPERTS_NS] += od_now_ns() - begin_ns;
 	}
@@ -810,6 +885,7 @@ static int load_layer(struct tiered *t, uint32_t m, struct od_err *err)
 /* Where there is memory for all experts, they are loaded before the first step, and stay. */
 static int load_all(struct tiered *t, struct od_err *err)
 {
+	const uint64_t begin_ns = od_now_ns();
 	int rc = OD_OK;
 
 	for (uint32_t m = 0; rc == OD_OK && m < t->config->n_moe; m++) {
@@ -818,6 +894,7 @@ static int load_all(struct tiered *t, struct od_err *err)
 	}
 	if (rc != OD_OK)
 		return rc;
+	odm_tier_admission_read(&t->admission, stored_bytes(t), od_now_ns() - begin_ns);
 	show_progress(t, t->config->n_moe);
 	enter_full(t);
 	return OD_OK;
@@ -839,11 +916,14 @@ static int open_store(struct tiered *t, struct od_err *err)
 					     .n_inflaters = p->n_inflaters };
 	const struct od_residency_calls calls = { .wake = wake, .wake_arg = t };
 	struct odm_tier_pressure_opts po = { .reserve_bytes = p->reserve_bytes / 4 * 3,
-					     /* the plan left more: small changes are none */ .kept = shared_bytes_in_use,
+					     /* the plan left more: small changes are none */ .kept =
+						     shared_bytes_in_use,
 					     .resize = resize,
 					     .arg = t };
 	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
-	const struct od_state_sharing sharing = { .most = most_pages, .take = take_pages, .give = give_pages, .arg = t };
+	const struct od_state_sharing sharing = {
+		.most = most_pages, .take = take_pages, .give = give_pages, .arg = t
+	};
 	const uint64_t free_bytes = od_device_free_bytes(t->o.device);
 	bool direct;
 	char a[32], b[32];
@@ -888,6 +968,7 @@ int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *mo
 					       .begin_step = begin_step,
 					       .end_step = end_step,
 					       .kept = kept,
+					       .admits = admits,
 					       .close_sequence = close_sequence,
 					       .count_open = count_open,
 					       .free = free_service };

@@ -16,6 +16,12 @@ enum odm_company {
 };
 
 /* Order of calls: begin_step; the runner's for each layer; end_step. Each function may be NULL, except free. */
+/* Texts that run, and those that wait. Pages of KV cache are what is expected on average over a text's time. */
+struct odm_waiting {
+	uint32_t n_running, n_waiting;
+	uint64_t running_pages, text_pages; /* of all that run; of the first that waits */
+};
+
 struct odm_expert_service {
 	/* Runs the experts of each layer (forward.h). A service updates statistics and predictions after it has
 	 * sent its requests, and reads only the call's data. */
@@ -27,6 +33,9 @@ struct odm_expert_service {
 	/* After end_step and before the next step, of a step with drafts: the first kept[i] rows of the i-th part
 	 * stand, the others are undone. */
 	void (*kept)(struct odm_expert_service *s, const struct odm_step *step, const uint32_t *kept);
+	/* A text waits for others. False: it should go on waiting, because all together would be slower with it. NULL:
+	 * it never should. */
+	bool (*admits)(struct odm_expert_service *s, const struct odm_waiting *w);
 	/* Between steps: the shadow's draft behind the token at this position, the sequence's last one; d->n is at most
 	 * `most`. */
 	void (*draft)(struct odm_expert_service *s, uint64_t sequence, uint32_t position, int32_t token, size_t most,

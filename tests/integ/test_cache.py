@@ -131,29 +131,44 @@ class Cache:
     def __init__(self, policy, places):
         self.policy, self.places = policy, places
         self.came, self.used, self.count, self.next = {}, {}, {}, {}
-        self.worth = {}  # lrfu: the number of uses, each halved in 32 steps, at the step of the last one
-        self.clock = self.time = self.step = 0
+        self.worth = {}  # lrfu: the number of uses, each halved in 32 steps of its layer, at the step of the last one
+        self.clock, self.time, self.step = 0, {}, {}
 
     def key(self, x):
         if self.policy == "belady":
             return -self.next[x],
-        if self.policy == "lrfu":
-            worth, when = self.worth[x]
-            return worth * 0.5 ** ((self.time - when) / 32), self.used[x]
         return {"fifo": (self.came.get(x),), "lru": (self.used[x],), "lfu": (self.count[x], self.used[x])}[self.policy]
+
+    def steps(self, x):
+        """lrfu: by so many steps the worth of a single use is younger."""
+        worth, when = self.worth[x]
+        return 32 * math.log2(worth) - (self.time[x[0]] - when)
+
+    def replaced(self, x):
+        """lrfu: who leaves for x. Worths of up to 2.5 steps apart are equal: then the layer that keeps most gives one up, if that
+        makes the layers more even."""
+        of = {}
+        for y in self.came:
+            of.setdefault(y[0], []).append(y)
+        least = {m: min(ys, key=lambda y: (round(self.steps(y), 9), self.used[y])) for m, ys in sorted(of.items())}
+        worst = min(map(self.steps, least.values()))
+        out = max((y for y in least.values() if self.steps(y) < worst + 2.5), key=lambda y: len(of[y[0]]))
+        more = self.steps(x) - self.steps(out)
+        return out if more > 2.5 or more > -0.5 and len(of[out[0]]) > len(of.get(x[0], ())) + 1 else None
 
     def use(self, x, step, following):
         self.clock += 1
-        self.time, self.step = self.time + (step > self.step), step
+        m = x[0]
+        self.time[m], self.step[m] = self.time.get(m, 0) + (step > self.step.get(m, 0)), step
         worth, when = self.worth.get(x, (0, 0))
-        self.worth[x] = 1 + worth * 0.5 ** ((self.time - when) / 32), self.time
+        self.worth[x] = 1 + worth * 0.5 ** ((self.time[m] - when) / 32), self.time[m]
         self.count[x] = self.count.get(x, 0) + 1
         self.used[x], self.next[x] = self.clock, following
         if x in self.came or self.places == 0:
             return
         if len(self.came) == self.places:
-            out = min(self.came, key=self.key)
-            if self.policy in ("belady", "lrfu") and self.key(out) >= self.key(x):
+            out = self.replaced(x) if self.policy == "lrfu" else min(self.came, key=self.key)
+            if out is None or self.policy == "belady" and self.key(out) >= self.key(x):
                 return
             del self.came[out]
         self.came[x] = self.clock

@@ -184,7 +184,8 @@ struct lrfu_model {
 	uint64_t time[LRFU_IDS][LRFU_USES], last[LRFU_IDS];
 	size_t n[LRFU_IDS];
 	bool kept[LRFU_IDS];
-	uint64_t now[LRFU_LAYERS], step[LRFU_LAYERS]; /* time of each layer; the last step that it had, of all sessions */
+	uint64_t now[LRFU_LAYERS],
+		step[LRFU_LAYERS]; /* time of each layer; the last step that it had, of all sessions */
 	uint64_t n_uses, bytes, budget;
 };
 

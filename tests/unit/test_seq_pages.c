@@ -560,7 +560,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_reserve),		cmocka_unit_test(test_reuse),
-		cmocka_unit_test(test_memory_is_lent), cmocka_unit_test(test_memory_is_lent_at_random),
+		cmocka_unit_test(test_memory_is_lent),	cmocka_unit_test(test_memory_is_lent_at_random),
 		cmocka_unit_test(test_promise),		cmocka_unit_test(test_keep),
 		cmocka_unit_test(test_touches_little),	cmocka_unit_test(test_share),
 		cmocka_unit_test(test_share_at_random), cmocka_unit_test(test_indices),

@@ -21,8 +21,8 @@ struct cpu_device {
  * them past the page cache. */
 #define MAPPED_BYTES (32u << 10)
 
-static int new_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, void *(*map)(size_t bytes), const char *what,
-		   struct od_err *err)
+static int new_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, void *(*map)(size_t bytes),
+		   const char *what, struct od_err *err)
 {
 	struct od_buf *b = calloc(1, sizeof(*b));
 
@@ -44,7 +44,8 @@ static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, con
 	return new_buf(out, d, bytes, od_map, what, err);
 }
 
-static int buf_new_sparse(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+static int buf_new_sparse(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
+			  struct od_err *err)
 {
 	return new_buf(out, d, bytes, od_map_sparse, what, err);
 }

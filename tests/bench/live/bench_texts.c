@@ -78,9 +78,9 @@ struct texts_bench {
 	bool failed; /* no memory for these */
 };
 
-static const char *const without[] = { "workers", "local", "resident", "memory", "mixed", "group-size",
-				       "align-token", "align-kv", "key", "peers", "insecure", "worker-arg",
-				       "shadow-arg", "resident-form", NULL };
+static const char *const without[] = { "workers",    "local",	    "resident",	  "memory",	   "mixed",
+				       "group-size", "align-token", "align-kv",	  "key",	   "peers",
+				       "insecure",   "worker-arg",  "shadow-arg", "resident-form", NULL };
 
 /* ---- The command line ---- */
 
@@ -90,8 +90,8 @@ static int parse(struct texts_bench *b, int argc, char **argv, struct od_err *er
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Measure" },
 		{ "budgets", OD_ARG_STRING, &b->budgets, "LIST",
-		  "memory of experts and texts, percent of what all experts take as BF16; default " DEFAULT_BUDGETS, 0, 0,
-		  NULL },
+		  "memory of experts and texts, percent of what all experts take as BF16; default " DEFAULT_BUDGETS, 0,
+		  0, NULL },
 		{ "texts", OD_ARG_STRING, &b->numbers, "LIST", "clients with a text each; default " DEFAULT_TEXTS, 0, 0,
 		  NULL },
 		{ "splits", OD_ARG_STRING, &b->split_names, "LIST",
@@ -101,8 +101,8 @@ static int parse(struct texts_bench *b, int argc, char **argv, struct od_err *er
 		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N", "tokens of a prompt; default 16", 1, MAX_TOKENS,
 		  NULL },
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens of a text; default 256", 2, MAX_TOKENS, NULL },
-		{ "each", OD_ARG_REAL, &b->rounds, "N", "texts of a client that are measured, mean; default 1", 0.01, 1000,
-		  NULL },
+		{ "each", OD_ARG_REAL, &b->rounds, "N", "texts of a client that are measured, mean; default 1", 0.01,
+		  1000, NULL },
 		{ "runs", OD_ARG_UINT, &o->runs, "N", "rounds of all; default 3", 1, 1e5, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of prompts and of sampling; default 1", 0, 0, NULL },
 		{ "read-mode", OD_ARG_CHOICE, &o->engine.opts.engine.read_mode, "NAME",
@@ -142,7 +142,8 @@ static int parse_split(struct split *s, const char *name, struct od_err *err)
 		if (end != colon + 1 && *end == '\0' && s->experts_percent >= 1 && s->experts_percent <= 99)
 			return OD_OK;
 	}
-	return od_fail(err, OD_ERR_ARG, "--splits: expected moving, bf16, planes, bf16:N or planes:N (N from 1 to 99), found \"%s\"",
+	return od_fail(err, OD_ERR_ARG,
+		       "--splits: expected moving, bf16, planes, bf16:N or planes:N (N from 1 to 99), found \"%s\"",
 		       name);
 }
 
@@ -229,7 +230,9 @@ static int submit(struct client *c, size_t i, size_t n, struct od_err *err)
 	struct odm_request req = {
 		.prompt = p->ids,
 		.n_prompt = p->n_ids,
-		.max_tokens = c->n > 0 ? b->opt.tokens : first < 2 ? 2 : first,
+		.max_tokens = c->n > 0	? b->opt.tokens :
+			      first < 2 ? 2 :
+					  first,
 		.ignore_eos = true,
 		.observer = { .arg = c, .token = on_token },
 	};
@@ -257,7 +260,8 @@ static int turn(struct texts_bench *b, size_t n, uint64_t *ended, struct od_err 
 		rc = odm_sequence_take(c->sequence, &r, err);
 		c->sequence = NULL;
 		if (b->measuring)
-			add(b, &b->ttft_ms, &b->n_ttfts, &b->ttfts_room, (double)r.figures.c[OD_C_TTFT_NS] / OD_NS_PER_MS);
+			add(b, &b->ttft_ms, &b->n_ttfts, &b->ttfts_room,
+			    (double)r.figures.c[OD_C_TTFT_NS] / OD_NS_PER_MS);
 		odm_result_fini(&r);
 		++*ended;
 		if (rc == OD_OK)
@@ -512,7 +516,8 @@ static int report(const struct texts_bench *b, struct od_err *err)
 	od_report_fact(r, "plain_bytes", "experts as BF16", OD_BYTES(b->all_bytes[OD_FORM_PLAIN]), 0, NULL);
 	od_report_fact(r, "planes_bytes", "experts as planes", OD_BYTES(b->all_bytes[OD_FORM_PLANES]), 0, NULL);
 	od_report_fact(r, "text_bytes", "KV cache of a text",
-		       OD_BYTES(b->page_bytes * od_state_pages((uint32_t)(b->opt.prompt_tokens + b->opt.tokens))), 0, NULL);
+		       OD_BYTES(b->page_bytes * od_state_pages((uint32_t)(b->opt.prompt_tokens + b->opt.tokens))), 0,
+		       NULL);
 	od_report_fact(r, "disk_gbps", "disk, past the page cache", OD_REAL(disk.median), 2, "GB/s");
 	t = od_report_table(r, "by_split", "Medians of the rounds; gap: between two tokens of a text", columns,
 			    sizeof(columns) / sizeof(columns[0]));

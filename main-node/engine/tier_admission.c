@@ -1,0 +1,93 @@
+#include "main-node/engine/tier_admission.h"
+
+#include "common/base/clock.h"
+
+#include <math.h>
+
+#define FEW_STEPS 8.0 /* with fewer nothing is known */
+#define RECENT_STEPS 256.0 /* sums are over about so many steps */
+#define WAITED_SHARE 0.25 /* of a step: its reads were the limit, so they show the rate */
+#define LEAST_GAIN 0.97 /* estimates are not exact, and a text that waits is slow for its reader */
+#define MOST_SKEW 2.0
+#define MOST_CHOSEN 0.999 /* of experts: more says nothing about one row */
+
+static double blend(double old, double now, double share)
+{
+	return old > 0 ? old + share * (now - old) : now;
+}
+
+void odm_tier_admission_step(struct odm_tier_admission *a, const struct odm_tier_step *s)
+{
+	const double keep = 1 - 1 / RECENT_STEPS, rows = (double)s->n_rows,
+		     computed = od_seconds(s->step_ns - s->stall_ns);
+
+	if (s->n_rows == 0 || s->stall_ns > s->step_ns)
+		return;
+	a->n = a->n * keep + 1;
+	a->rows = a->rows * keep + rows;
+	a->s = a->s * keep + computed;
+	a->rows_rows = a->rows_rows * keep + rows * rows;
+	a->rows_s = a->rows_s * keep + rows * computed;
+	if (s->chosen > 0 && s->chosen < MOST_CHOSEN)
+		a->left = blend(a->left, pow(1 - s->chosen, 1 / rows), 1 / RECENT_STEPS);
+	if (s->even_bytes > 0)
+		a->skew = blend(a->skew, fmin((double)s->read_bytes / (double)s->even_bytes, MOST_SKEW),
+				1 / RECENT_STEPS);
+	if ((double)s->stall_ns > WAITED_SHARE * (double)s->step_ns)
+		odm_tier_admission_read(a, s->read_bytes, s->step_ns);
+}
+
+void odm_tier_admission_read(struct odm_tier_admission *a, uint64_t bytes, uint64_t ns)
+{
+	const double now = ns > 0 ? (double)bytes / od_seconds(ns) : 0;
+
+	/* It can only be slower than the disk. */
+	a->bytes_per_s = now > a->bytes_per_s ? now : blend(a->bytes_per_s, now, 0.02);
+}
+
+/* Time to compute a step of n rows. */
+static double compute_s(const struct odm_tier_admission *a, double n)
+{
+	const double mean_rows = a->rows / a->n, mean_s = a->s / a->n,
+		     spread = a->rows_rows / a->n - mean_rows * mean_rows;
+	double slope = 0;
+
+	if (spread > 0.01 * mean_rows * mean_rows) /* else it is not known what a row takes */
+		slope = (a->rows_s / a->n - mean_rows * mean_s) / spread;
+	slope = fmin(fmax(slope, 0), mean_s / mean_rows);
+	return mean_s + slope * (n - mean_rows);
+}
+
+static double read_s(const struct odm_tier_admission *a, const struct odm_tier_texts *t, double n)
+{
+	const double running = t->n_running, more = n > running ? n - running : 0,
+		     kv = (double)t->running_bytes * fmin(n, running) / fmax(running, 1) + more * (double)t->text_bytes,
+		     missing = fmax(0, (double)t->all_bytes - fmax(0, (double)t->shared_bytes - kv)) /
+			       (double)t->all_bytes;
+
+	if (a->bytes_per_s == 0)
+		return 0;
+	return (a->skew > 0 ? a->skew : 1) * (1 - pow(a->left > 0 ? a->left : 1 - t->row_share, n)) * missing *
+	       (double)t->stored_bytes / a->bytes_per_s;
+}
+
+double odm_tier_admission_rate(const struct odm_tier_admission *a, const struct odm_tier_texts *t, uint32_t n)
+{
+	return a->n > 0 ? n / fmax(compute_s(a, n), read_s(a, t, n)) : 0;
+}
+
+bool odm_tier_admission_admits(const struct odm_tier_admission *a, const struct odm_tier_texts *t)
+{
+	double best = 0;
+
+	if (t->n_running == 0)
+		return true;
+	if (a->n < FEW_STEPS)
+		return t->running_bytes + t->text_bytes + t->all_bytes <= t->shared_bytes;
+	for (uint32_t n = 1; n <= t->n_running; n++)
+		best = fmax(best, odm_tier_admission_rate(a, t, n));
+	for (uint32_t n = t->n_running + 1; n <= t->n_running + t->n_waiting; n++)
+		if (odm_tier_admission_rate(a, t, n) >= LEAST_GAIN * best)
+			return true;
+	return false;
+}

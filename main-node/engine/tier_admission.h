@@ -1,0 +1,52 @@
+/* tier_admission.h - whether one more text makes all texts together faster on a machine that holds a part of the
+ * experts.
+ *
+ * The KV cache of a text takes memory from experts, which steps then have to read from the file. Reads go on while
+ * others are computed, so a step takes the longer time of the two (FluxMoE, arXiv 2604.02715, section 4.3, whose rho is
+ * their ratio). What both take is learnt from the steps so far: the time that so many rows take to compute, the share of
+ * experts that they choose, and the rate of reads that are waited for.
+ * Thread: the engine thread. Owner: the caller; plain data, all zero at first. */
+#ifndef ODM_TIER_ADMISSION_H
+#define ODM_TIER_ADMISSION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct odm_tier_admission {
+	/* Sums over decode steps, of which older ones count less: steps, rows, seconds, and products. */
+	double n, rows, s, rows_rows, rows_s;
+	double left; /* of a layer's experts, the share that one more row does not choose; 0: not known */
+	double skew; /* bytes read over even_bytes; 0: not known */
+	double bytes_per_s; /* of reads that were waited for; 0: not known */
+};
+
+/* A decode step. */
+struct odm_tier_step {
+	size_t n_rows;
+	uint64_t step_ns, stall_ns; /* the whole step; waiting for reads */
+	uint64_t read_bytes;
+	/* What it would have read if experts were chosen at random: of those that it chose, what the cache has no room
+	 * for; 0: not known */
+	uint64_t even_bytes;
+	double chosen; /* share of a layer's experts that its rows chose, mean; 0: not known */
+};
+void odm_tier_admission_step(struct odm_tier_admission *a, const struct odm_tier_step *s);
+/* Reads that nothing but the disk held up. */
+void odm_tier_admission_read(struct odm_tier_admission *a, uint64_t bytes, uint64_t ns);
+
+/* Texts that run, and those that wait. Bytes of KV cache are what is expected on average over a text's time. */
+struct odm_tier_texts {
+	uint32_t n_running, n_waiting;
+	uint64_t running_bytes, text_bytes; /* of all that run; of one that waits */
+	uint64_t shared_bytes; /* for experts and KV cache */
+	uint64_t all_bytes, stored_bytes; /* all experts in memory, and in the file */
+	double row_share; /* of a layer's experts, the share that a row chooses */
+};
+/* Estimate of the tokens a second of n texts. */
+double odm_tier_admission_rate(const struct odm_tier_admission *a, const struct odm_tier_texts *t, uint32_t n);
+/* True: one more text, or several of those that wait, make the rate hardly lower than that of any smaller number; or
+ * nothing runs. Before a few steps have been seen: it takes nothing from experts. */
+bool odm_tier_admission_admits(const struct odm_tier_admission *a, const struct odm_tier_texts *t);
+
+#endif
