@@ -16,7 +16,7 @@
 
 struct machine {
 	double step_s, row_s; /* a step of n rows computes for step_s + n * row_s */
-	double share; /* of a layer's experts that a row chooses */
+	double share; /* share of a layer's experts that a row chooses */
 	double disk; /* bytes a second */
 	double skew; /* reads less than if all experts were chosen as often */
 };
