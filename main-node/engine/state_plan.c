@@ -212,10 +212,11 @@ static void give_rest_to_experts(struct odm_model *m, const struct od_split *s, 
 	const uint64_t slots = odm_tier_plan_least(t, m->config->top_k) - t->load_bytes,
 		       pages = (uint64_t)m->n_pages + m->cache_pages,
 		       need = od_split_need(s, s->n_cards, m->shares_memory ? 0 : pages, copies + m->n_snapshots),
-		       rest = m->opts.shared_bytes > 0 ? m->opts.shared_bytes : s->card[s->n_cards].free - need;
+		       rest = m->opts.shared_bytes > 0 ? m->opts.shared_bytes : s->card[s->n_cards].free - need,
+		       kv = pages * odm_state_plan_page_bytes(m), all = odm_tier_plan_all_bytes(t, m->config);
 
-	t->shared_bytes = slots + rest + (m->shares_memory ? 0 : pages * odm_state_plan_page_bytes(m));
-	t->expert_bytes = slots + (m->opts.expert_bytes > 0 ? m->opts.expert_bytes : rest);
+	t->expert_bytes = slots + min_u64(m->opts.expert_bytes > 0 ? m->opts.expert_bytes : rest, all);
+	t->shared_bytes = m->shares_memory ? min_u64(slots + rest, t->expert_bytes + kv) : t->expert_bytes + kv;
 }
 
 /* Pages of ended texts come before those of texts, if memory is shared: these may have all of it. */

@@ -63,12 +63,13 @@ static void say(uint64_t from, uint64_t to, uint64_t most)
 	char a[32], b[32];
 
 	if (to < from && from == most)
-		od_log(OD_LOG_WARN, "little memory is free: experts keep %s instead of %s while that is so",
+		od_log(OD_LOG_WARN, "little memory is free: experts and texts have %s instead of %s while that is so",
 		       od_format_bytes(to, a, sizeof(a)), od_format_bytes(most, b, sizeof(b)));
 	else if (to == most)
-		od_log(OD_LOG_INFO, "memory is free again: experts keep %s", od_format_bytes(to, a, sizeof(a)));
+		od_log(OD_LOG_INFO, "memory is free again: experts and texts have %s",
+		       od_format_bytes(to, a, sizeof(a)));
 	else
-		od_log(OD_LOG_DEBUG, "experts keep %s", od_format_bytes(to, a, sizeof(a)));
+		od_log(OD_LOG_DEBUG, "experts and texts have %s", od_format_bytes(to, a, sizeof(a)));
 }
 
 static void *follow(void *arg)

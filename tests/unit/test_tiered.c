@@ -15,6 +15,7 @@
 #include "common/pack/load/expert_load.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/write/pack_write.h"
+#include "common/residency/residency.h"
 #include "tests/unit/opened_engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/temp_dir.h"
@@ -250,6 +251,90 @@ static void texts_are_those_of_all_in_memory(void **state)
 	assert_true(n_failed > 1000 && n_rows > 1000);
 }
 
+/* ---- Memory that moves ---- */
+
+/* All experts and n pages. */
+static uint64_t bytes_of_all(const char *pack, uint64_t n_pages)
+{
+	struct odm_main_opts o = options(pack, ODM_TIERED);
+	struct od_residency_sizes sizes;
+	const struct od_config *c;
+	struct odm_engine *e;
+	uint64_t bytes;
+	struct od_err err;
+
+	o.engine.expert_bytes = 1;
+	o.engine.form = OD_FORM_PLAIN;
+	e = open_engine(&o);
+	c = od_pack_config(odm_engine_pack(e));
+	bytes = n_pages * (od_state_pool_bytes(c, OD_PROFILE_F32, 1, 0) - od_state_pool_bytes(c, OD_PROFILE_F32, 0, 0));
+	assert_int_equal(od_residency_measure(&sizes, odm_engine_pack(e), odm_engine_device(e), OD_FORM_PLAIN, &err),
+			 OD_OK);
+	for (uint32_t m = 0; m < c->n_moe; m++)
+		bytes += c->n_experts * sizes.slot_bytes[m];
+	od_residency_sizes_fini(&sizes);
+	opened_engine_close(e);
+	return bytes;
+}
+
+/* Loads of its decode steps. */
+static uint64_t loads_of(struct odm_engine *e, const struct tiered_text *t, uint64_t tokens)
+{
+	struct odm_request req = t->req;
+	struct odm_result r;
+	struct od_err err;
+	uint64_t loads;
+
+	req.max_tokens = tokens;
+	if (odm_generate(e, &req, &r, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	assert_int_equal(r.n_tokens, tokens);
+	assert_memory_equal(r.tokens, t->alone.tokens, TOKENS * sizeof(*r.tokens));
+	loads = r.figures.c[OD_C_DECODE_LOADS];
+	odm_result_fini(&r);
+	return loads;
+}
+
+/* Experts lend to a long text what it needs, and have it back when it has ended. */
+static void memory_moves(void **state)
+{
+	static struct tiered_text t[N];
+	char pack[128];
+
+	(void)state;
+	for (size_t i = 0; i < N_FAMILIES; i++) {
+		struct odm_main_opts o;
+		struct odm_engine *e;
+		int n = 0;
+
+		make_pack(families[i], pack);
+		make_texts(t);
+		run_alone(t, pack);
+		o = options(pack, ODM_TIERED);
+		o.engine.form = OD_FORM_PLAIN;
+		o.engine.prefix_cache_mib = 0;
+		o.engine.shared_bytes = bytes_of_all(pack, 1);
+		e = open_engine(&o);
+		if (!od_device_releases(odm_engine_device(e))) {
+			opened_engine_close(e);
+			free_texts(t);
+			continue;
+		}
+		assert_int_equal(loads_of(e, &t[0], TOKENS), 0);
+		assert_true(loads_of(e, &t[0], 80) > 0); /* two pages */
+		while (loads_of(e, &t[0], TOKENS) > 0)
+			assert_true(++n < 100);
+		/* Little memory for many: some wait for others. */
+		run_together(t, e, false);
+		trouble.sometimes = true;
+		run_together(t, e, true);
+		memset(&trouble, 0, sizeof(trouble));
+		free_bytes = 0;
+		opened_engine_close(e);
+		free_texts(t);
+	}
+}
+
 /* A row of the embedding that cannot be read ends its text, and no other. */
 static void a_row_that_cannot_be_read_is_named(void **state)
 {
@@ -317,6 +402,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(texts_are_those_of_all_in_memory),
+		cmocka_unit_test(memory_moves),
 		cmocka_unit_test(an_expert_that_cannot_be_read_is_named),
 		cmocka_unit_test(a_row_that_cannot_be_read_is_named),
 	};
