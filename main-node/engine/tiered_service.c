@@ -255,13 +255,23 @@ static uint32_t most_pages(void *arg)
 	return (uint32_t)min_u64(most, UINT32_MAX);
 }
 
+static bool is_full(struct tiered *t)
+{
+	bool full;
+
+	pthread_mutex_lock(&t->lock);
+	full = t->full != NULL;
+	pthread_mutex_unlock(&t->lock);
+	return full;
+}
+
 static void take_pages(void *arg, uint32_t n)
 {
 	struct tiered *t = arg;
 
 	pthread_mutex_lock(&t->budget_lock);
 	t->n_pages += n;
-	if (t->full != NULL &&
+	if (is_full(t) &&
 	    t->n_pages * t->page_bytes + odm_tier_plan_all_bytes(&t->model->tiers, t->config) > t->shared_bytes)
 		leave_full_now(t);
 	divide_memory(t);
