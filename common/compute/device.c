@@ -50,11 +50,6 @@ uint64_t od_buf_memory(const struct od_device *d, uint64_t bytes)
 	return d == NULL || d->shares ? n : in_pages(d, n);
 }
 
-bool od_device_skips_experts(const struct od_device *d)
-{
-	return d->skips_experts;
-}
-
 bool od_device_releases(const struct od_device *d)
 {
 	return d == NULL || d->ops->release != NULL;

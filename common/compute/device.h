@@ -51,8 +51,6 @@ const char *od_device_kernel_class(const struct od_device *d, enum od_profile pr
 /* True: products with planes are faster than with plain BF16, where `bytes` of weights are read before the same ones
  * are read again. In the device's last-level cache plain weights are faster. */
 bool od_device_likes_planes(const struct od_device *d, uint64_t bytes);
-/* True: OD_OP_EXPERTS can leave out a row's experts (OD_NO_EXPERT). */
-bool od_device_skips_experts(const struct od_device *d);
 
 /* ---- memory ---- */
 

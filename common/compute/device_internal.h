@@ -45,7 +45,6 @@ struct od_device {
 	char name[48];
 	const char *kernels[2], *kernel_class[2]; /* index profile - 1 */
 	bool likes_planes; /* weights that come from its memory */
-	bool skips_experts; /* OD_OP_EXPERTS leaves out OD_NO_EXPERT */
 	uint64_t cache_bytes; /* its last-level cache; 0: not known */
 	bool maps, shares; /* shares: also where it maps */
 	bool is_auto; /* a GPU that --device auto has chosen */

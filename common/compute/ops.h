@@ -333,9 +333,8 @@ struct od_op_ffn {
 	struct od_ref x, y, scratch; /* scratch: od_ffn_scratch_bytes (scratch.h) */
 };
 
-/* Runs the experts of each row's choice: y [top_k][hidden], in the order of choice. Some devices
- * (od_device_skips_experts) leave out choices that are OD_NO_EXPERT, so that the experts of a layer can run in several
- * operations; their part of y stays as it is. */
+/* Runs the experts of each row's choice: y [top_k][hidden], in the order of choice. Choices that are OD_NO_EXPERT are
+ * left out, so that the experts of a layer can run in several operations; their part of y stays as it is. */
 #define OD_NO_EXPERT UINT16_MAX
 struct od_op_experts {
 	const struct od_expert *expert; /* [n_experts] */

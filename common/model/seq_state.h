@@ -61,7 +61,7 @@ uint32_t od_state_pool_sequences(const struct od_state_pool *p); /* limit of ope
 uint32_t od_state_pages(uint32_t positions); /* pages for this number of positions */
 /* neither taken nor promised, nor set aside for idle ones */
 uint32_t od_state_pool_free_pages(const struct od_state_pool *p);
-/* Who else uses the memory of pages. */
+/* Pages lend their memory to another user while texts do not need it. */
 struct od_state_sharing {
 	uint32_t (*most)(void *arg); /* so many pages may have memory now */
 	/* n pages that had no memory will have it on return. It cannot fail: no more than `most` were promised. */

@@ -7,9 +7,9 @@
 /* Half-lives from 4 to 4096 were tried on recorded routes: this one reads least (docs/BENCHMARKS.md). */
 #define HALF_LIFE_STEPS 32
 
-/* Worths that differ by less are equal, and nothing is replaced by its equal: where the rows of many texts choose nearly
- * all experts of a layer, whatever is replaced is used again before its successor. No whole number, so that rounding
- * decides nothing. */
+/* Worths that differ by less are equal, and nothing is replaced by its equal: where the rows of many texts choose
+ * nearly all experts of a layer, whatever is replaced is used again before its successor. No whole number, so that
+ * rounding decides nothing. */
 #define EQUAL_STEPS 2.5
 
 /* Worth of an expert: log2 of the sum of 2^(t / half-life) over its uses, t in steps of its layer since the cache was

@@ -1,10 +1,10 @@
 /* expert_cache.h - which experts stay in memory after their use: the policy alone. Their memory is that of their slots
  * (schedule.h).
  *
- * An expert's worth is the number of its uses, of which each counts half as much after every 32 steps of its layer: LRFU
- * (D. Lee et al., IEEE Transactions on Computers 50(12), 2001, section 3). All layers share one budget. What is used
- * stays if the budget has room; else those of less worth leave, or, if there are none, it does not stay. Among experts of
- * equal worth layers keep as many as others (FluxMoE, arXiv 2604.02715, section 6.3).
+ * An expert's worth is the number of its uses, of which each counts half as much after every 32 steps of its layer:
+ * LRFU (D. Lee et al., IEEE Transactions on Computers 50(12), 2001, section 3). All layers share one budget. What is
+ * used stays if the budget has room; else those of less worth leave, or, if there are none, it does not stay. Among
+ * experts of equal worth layers keep as many as others (FluxMoE, arXiv 2604.02715, section 6.3).
  * Only experts of the layers of the own group stay, and none before the place is set.
  * Thread: the schedule's, under its lock. Owner: od_expert_cache_new's caller. All functions but od_expert_cache_new
  * accept NULL: no cache. */

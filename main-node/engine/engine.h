@@ -45,8 +45,8 @@ struct odm_engine_opts {
 	/* or as many as fit: within memory_bytes, which limit the process. 0: within what is free */
 	bool tiered;
 	uint64_t memory_bytes;
-	/* for measurements: at most so much for kept experts, and for them and the KV cache together; 0: what memory allows;
-	 * and enum od_read_mode, 0: auto */
+	/* for measurements: limits of kept experts, and of them and the KV cache together; 0: none but memory; and
+	 * enum od_read_mode, 0: auto */
 	uint64_t expert_bytes, shared_bytes;
 	int read_mode;
 	/* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */

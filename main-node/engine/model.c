@@ -62,16 +62,23 @@ int odm_model_open(struct odm_model **out, const char *pack, struct od_err *err)
 	return OD_OK;
 }
 
-/* A GPU that "auto" has chosen is left for the CPUs where these alone can do the work. */
+/* A part of the experts is kept on one card. A GPU that "auto" has chosen is left for the CPUs: it may hold far fewer
+ * experts than they do. */
 static int leave_gpu(struct odm_model *m, struct od_err *err)
 {
-	const char *what = "only CPUs keep a part of the experts; a GPU takes all of them (--resident) or a worker's";
-
-	if (!m->opts.tiered || od_device_skips_experts(m->device))
+	if (!m->opts.tiered)
 		return OD_OK;
+	if (od_device_cards(m->device) > 1)
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s: a part of the experts is kept on one GPU: name one (--device cuda:0), or let several "
+			"keep all experts (--resident)",
+			od_device_name(m->device));
 	if (!od_device_is_auto(m->device))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: %s", od_device_name(m->device), what);
-	od_log(OD_LOG_INFO, "computing on the CPUs instead of %s: %s", od_device_name(m->device), what);
+		return OD_OK;
+	od_log(OD_LOG_INFO,
+	       "computing on the CPUs instead of %s: with a part of the experts in memory, --device cuda asks for it",
+	       od_device_name(m->device));
 	od_device_free(m->device);
 	return od_device_open(&m->device, "cpu", (enum od_cpu)m->opts.cpu, (unsigned)m->opts.threads, "od-compute",
 			      err);

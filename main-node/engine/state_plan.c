@@ -142,7 +142,7 @@ static uint64_t auto_pages(const struct odm_model *m, uint64_t wanted, uint64_t 
 {
 	const uint64_t few = min_u64(od_state_pages(od_config_least_ctx(m->config)) * m->opts.parallel, most);
 
-	if (m->shares_memory) /* what is not used costs nothing */
+	if (m->shares_memory) /* unused pages cost nothing */
 		return min_u64(wanted, most);
 	return min_u64(wanted, few + (most - few) / (m->opts.tiered ? TIERED_DIVISOR : AUTO_CTX_DIVISOR));
 }
@@ -150,7 +150,7 @@ static uint64_t auto_pages(const struct odm_model *m, uint64_t wanted, uint64_t 
 static int too_little_for_tiers(const struct odm_model *m, uint64_t need, struct od_err *err)
 {
 	const struct odm_tier_plan *t = &m->tiers;
-	const uint64_t least = need + odm_tier_plan_beside();
+	const uint64_t least = need + odm_tier_plan_beside(m->device);
 	char a[32], b[32];
 
 	return od_fail(err, OD_ERR_NOMEM,

@@ -6,10 +6,10 @@
 
 #define FEW_STEPS 8.0 /* with fewer nothing is known */
 #define RECENT_STEPS 256.0 /* sums are over about so many steps */
-#define WAITED_SHARE 0.25 /* of a step: its reads were the limit, so they show the rate */
+#define WAITED_SHARE 0.25 /* share of a step: reads were its limit, so they show the rate */
 #define LEAST_GAIN 0.97 /* estimates are not exact, and a text that waits is slow for its reader */
 #define MOST_SKEW 2.0
-#define MOST_CHOSEN 0.999 /* of experts: more says nothing about one row */
+#define MOST_CHOSEN 0.999 /* share of experts: more says nothing about one row */
 
 static double blend(double old, double now, double share)
 {

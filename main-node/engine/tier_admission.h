@@ -3,8 +3,8 @@
  *
  * The KV cache of a text takes memory from experts, which steps then have to read from the file. Reads go on while
  * others are computed, so a step takes the longer time of the two (FluxMoE, arXiv 2604.02715, section 4.3, whose rho is
- * their ratio). What both take is learnt from the steps so far: the time that so many rows take to compute, the share of
- * experts that they choose, and the rate of reads that are waited for.
+ * their ratio). Both are learnt from the steps so far: the time that so many rows take to compute, the share of experts
+ * that they choose, and the rate of reads that are waited for.
  * Thread: the engine thread. Owner: the caller; plain data, all zero at first. */
 #ifndef ODM_TIER_ADMISSION_H
 #define ODM_TIER_ADMISSION_H
@@ -16,9 +16,9 @@
 struct odm_tier_admission {
 	/* Sums over decode steps, of which older ones count less: steps, rows, seconds, and products. */
 	double n, rows, s, rows_rows, rows_s;
-	double left; /* of a layer's experts, the share that one more row does not choose; 0: not known */
+	double left; /* share of a layer's experts that one more row does not choose; 0: not known */
 	double skew; /* bytes read over even_bytes; 0: not known */
-	double bytes_per_s; /* of reads that were waited for; 0: not known */
+	double bytes_per_s; /* rate of reads that were waited for; 0: not known */
 };
 
 /* A decode step. */
@@ -26,8 +26,8 @@ struct odm_tier_step {
 	size_t n_rows;
 	uint64_t step_ns, stall_ns; /* the whole step; waiting for reads */
 	uint64_t read_bytes;
-	/* What it would have read if experts were chosen at random: of those that it chose, what the cache has no room
-	 * for; 0: not known */
+	/* bytes that it would have read if experts were chosen at random: of those that it chose, the share that the
+	 * cache has no room for; 0: not known */
 	uint64_t even_bytes;
 	double chosen; /* share of a layer's experts that its rows chose, mean; 0: not known */
 };
@@ -38,10 +38,10 @@ void odm_tier_admission_read(struct odm_tier_admission *a, uint64_t bytes, uint6
 /* Texts that run, and those that wait. Bytes of KV cache are what is expected on average over a text's time. */
 struct odm_tier_texts {
 	uint32_t n_running, n_waiting;
-	uint64_t running_bytes, text_bytes; /* of all that run; of one that waits */
+	uint64_t running_bytes, text_bytes; /* all that run; one that waits */
 	uint64_t shared_bytes; /* for experts and KV cache */
 	uint64_t all_bytes, stored_bytes; /* all experts in memory, and in the file */
-	double row_share; /* of a layer's experts, the share that a row chooses */
+	double row_share; /* share of a layer's experts that a row chooses */
 };
 /* Estimate of the tokens a second of n texts. */
 double odm_tier_admission_rate(const struct odm_tier_admission *a, const struct odm_tier_texts *t, uint32_t n);

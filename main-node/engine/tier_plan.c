@@ -25,9 +25,19 @@ static uint64_t clamp(uint64_t v, uint64_t least, uint64_t most)
 /* The bytes of --memory, or of what is free. With --memory others have what it leaves: half of that is kept free. */
 static int choose_limit(struct odm_tier_plan *p, const struct od_device *d, uint64_t memory_bytes, struct od_err *err)
 {
-	const uint64_t have = od_device_free_bytes(d), own = od_rss_bytes(), part = have / RESERVE_DIVISOR;
-	char a[32], b[32];
+	const bool card = od_device_has_memory(d);
+	const uint64_t have = od_device_free_bytes(d), own = card ? 0 : od_rss_bytes(), part = have / RESERVE_DIVISOR;
+	char a[32], b[32], memory[64];
 
+	if (card) {
+		p->memory_bytes = memory_bytes > 0 ? memory_bytes : have;
+		if (p->memory_bytes > have)
+			return od_fail(err, OD_ERR_ARG, "--memory %s: expected at most what is free %s, which is %s",
+				       od_format_bytes(memory_bytes, a, sizeof(a)),
+				       od_device_memory_name(d, memory, sizeof(memory)),
+				       od_format_bytes(have, b, sizeof(b)));
+		return OD_OK;
+	}
 	p->reserve_bytes = part > RESERVE_BYTES ? part : RESERVE_BYTES;
 	p->memory_bytes = memory_bytes > 0 ? memory_bytes : less(have + own, p->reserve_bytes);
 	if (memory_bytes > 0)
@@ -38,9 +48,9 @@ static int choose_limit(struct odm_tier_plan *p, const struct od_device *d, uint
 		       od_format_bytes(memory_bytes, a, sizeof(a)), od_format_bytes(have + own, b, sizeof(b)));
 }
 
-uint64_t odm_tier_plan_beside(void)
+uint64_t odm_tier_plan_beside(const struct od_device *d)
 {
-	return od_rss_bytes() + BESIDE_BYTES;
+	return od_device_has_memory(d) ? 0 : od_rss_bytes() + BESIDE_BYTES;
 }
 
 int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, const struct od_device *d,
@@ -53,7 +63,7 @@ int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, cons
 	rc = choose_limit(p, d, memory_bytes, err);
 	p->n_readers = OD_DEFAULT_READERS;
 	p->n_inflaters = cpus < OD_DEFAULT_INFLATERS ? cpus : OD_DEFAULT_INFLATERS;
-	p->limit_bytes = less(p->memory_bytes, odm_tier_plan_beside());
+	p->limit_bytes = less(p->memory_bytes, odm_tier_plan_beside(d));
 	if (rc == OD_OK)
 		rc = od_residency_measure(&p->sizes, pack, d, form, err);
 	if (rc == OD_OK)

@@ -12,7 +12,7 @@
 
 struct odm_tier_plan {
 	struct od_residency_sizes sizes;
-	uint64_t memory_bytes; /* limit of the process */
+	uint64_t memory_bytes; /* limit of the process, or of what it takes of a card's own memory */
 	uint64_t limit_bytes; /* memory_bytes less odm_tier_plan_beside() */
 	uint64_t reserve_bytes; /* shall stay free for others */
 	uint64_t load_bytes; /* stages and buffers of the load threads */
@@ -31,8 +31,8 @@ struct odm_tier_division {
  * machine has less. p: all zero, or of an earlier call. */
 OD_MUST_CHECK int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, const struct od_device *d,
 				     enum od_form form, uint64_t memory_bytes, struct od_err *err);
-/* Memory that this process has already, or will need beside a plan. */
-uint64_t odm_tier_plan_beside(void);
+/* Memory that this process has already, or will need beside a plan; none on a card with memory of its own. */
+uint64_t odm_tier_plan_beside(const struct od_device *d);
 void odm_tier_plan_close(struct odm_tier_plan *p); /* all zero is fine */
 
 /* The least that it takes: the load threads, and a slot for each expert that a token uses in a layer. */

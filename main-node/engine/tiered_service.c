@@ -3,6 +3,7 @@
 #include "common/base/args.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/mem.h"
 #include "common/base/timed_cond.h"
 #include "common/base/trace.h"
 #include "common/compute/ops.h"
@@ -496,6 +497,15 @@ static void run_experts(struct tiered *t, const struct od_expert *expert, struct
 	od_resident_run(&t->o, t->call, expert, choice, od_buf_ref(t->scratch, 0));
 }
 
+/* Operations read the shapes of experts that none of their rows has chosen, a GPU also their formats. */
+static void bind_shapes(struct tiered *t, uint32_t m)
+{
+	const struct od_expert_mem nowhere = { 0 };
+
+	for (uint32_t i = 0; i < t->config->n_experts; i++)
+		od_pack_bind(t->model->pack, m, i, &nowhere, &t->expert[i]);
+}
+
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct tiered *t = tiered_of(r);
@@ -513,6 +523,8 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 		odm_step_uses_routed(&t->uses, call->m, call->expert, call->n_rows, c);
 	}
 	list_items(t);
+	if (!od_device_maps(t->o.device))
+		bind_shapes(t, call->m);
 	note_ordered(t);
 	rc = od_schedule_run(t->schedule, t->session, call->step, call->m, true, t->item, t->n_items);
 	if (rc != OD_OK)
@@ -779,7 +791,6 @@ static void free_service(struct odm_expert_service *base)
 static int allocate(struct tiered *t, struct od_err *err)
 {
 	const size_t n = t->config->n_experts, rows = t->o.max_rows;
-	const struct od_expert_mem nowhere = { 0 };
 	int rc;
 
 	t->predicted = calloc(rows, sizeof(*t->predicted));
@@ -802,7 +813,7 @@ static int allocate(struct tiered *t, struct od_err *err)
 	    t->item == NULL || t->attempts == NULL || t->ordered == NULL || t->item_of == NULL || t->wave == NULL ||
 	    t->in_wave == NULL || t->expert == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "experts in tiers: no memory for %zu rows", rows);
-	od_pack_bind(t->model->pack, 0, 0, &nowhere, &t->expert[0]); /* the shapes, which operations take from it */
+	bind_shapes(t, 0);
 	rc = odm_step_uses_init(&t->uses, t->config, odm_pass_size_rows(t->config, (uint32_t)t->model->opts.parallel),
 				err);
 	if (rc == OD_OK)
@@ -934,15 +945,15 @@ static int open_store(struct tiered *t, struct od_err *err)
 	const struct od_state_sharing sharing = {
 		.most = most_pages, .take = take_pages, .give = give_pages, .arg = t
 	};
-	const uint64_t free_bytes = od_device_free_bytes(t->o.device);
+	const bool card = od_device_has_memory(t->o.device);
+	const uint64_t free_bytes = od_available_ram_bytes(), taken = card ? 0 : p->expert_bytes;
 	bool direct;
 	char a[32], b[32];
 	int rc = od_residency_new(&t->residency, &o, err);
 
 	if (rc == OD_OK)
 		rc = od_residency_choose_read_mode(t->residency, (enum od_read_mode)t->model->opts.read_mode,
-						   free_bytes > p->expert_bytes ? free_bytes - p->expert_bytes : 0,
-						   &direct, err);
+						   free_bytes > taken ? free_bytes - taken : 0, &direct, err);
 	if (rc != OD_OK)
 		return rc;
 	t->schedule = od_residency_schedule(t->residency);
@@ -962,7 +973,8 @@ static int open_store(struct tiered *t, struct od_err *err)
 	if (rc == OD_OK && t->model->shares_memory && t->page_bytes > 0)
 		rc = od_state_pool_share(t->model->state, t->o.device, &sharing, err);
 	po.most_bytes = t->shared_bytes;
-	return rc == OD_OK && t->shared_bytes > 0 ? odm_tier_pressure_start(&t->pressure, &po, err) : rc;
+	/* Memory that other programs take of a card is not followed. */
+	return rc == OD_OK && t->shared_bytes > 0 && !card ? odm_tier_pressure_start(&t->pressure, &po, err) : rc;
 }
 
 int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *model, const struct odm_tiered_opts *o,

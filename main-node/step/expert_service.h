@@ -19,7 +19,7 @@ enum odm_company {
 /* Texts that run, and those that wait. Pages of KV cache are what is expected on average over a text's time. */
 struct odm_waiting {
 	uint32_t n_running, n_waiting;
-	uint64_t running_pages, text_pages; /* of all that run; of the first that waits */
+	uint64_t running_pages, text_pages; /* all that run; the first that waits */
 };
 
 struct odm_expert_service {

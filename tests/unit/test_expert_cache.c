@@ -351,8 +351,8 @@ static void sizes_count_in_bytes(void **state)
 	od_expert_cache_free(c);
 }
 
-/* Rows of many texts choose all experts of each layer in each step: those that are kept stay, so that they are found, as
- * many of each layer. */
+/* Rows of many texts choose all experts of each layer in each step: those that are kept stay, so that they are found,
+ * as many of each layer. */
 static void all_in_turns(void **state)
 {
 	static const uint64_t bytes[] = { 1, 1, 1, 1 };

@@ -869,7 +869,6 @@ void od_cpu_exec_describe(const struct od_cpu_exec *x, const char *kind, struct 
 		d->kernel_class[i] = x->backend[i]->kernel_class;
 	}
 	d->likes_planes = x->backend[0]->likes_planes;
-	d->skips_experts = true;
 	d->cache_bytes = od_cache_bytes();
 	snprintf(d->name, sizeof(d->name), "%s %s", kind, x->backend[0]->name);
 }

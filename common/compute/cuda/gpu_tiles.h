@@ -8,11 +8,15 @@
 #include "common/compute/cuda/gpu_rows.h"
 #include "common/compute/cuda/kernels.h"
 
+#define GPU_NO_EXPERT 0xffffu /* OD_NO_EXPERT: the choice is left out */
+
 /* Whether choice i is out of range, or the same as an earlier one of its row. */
 GPU_FN uint32_t gpu_fault_of(const uint16_t *choice, uint32_t top_k, uint32_t n_experts, uint32_t i)
 {
 	bool twice = false;
 
+	if (choice[i] == GPU_NO_EXPERT)
+		return 0;
 	if (choice[i] >= n_experts)
 		return GPU_FAULT_RANGE;
 	GPU_UNROLL_N(8) /* without a way out, so that reads do not wait for each other */

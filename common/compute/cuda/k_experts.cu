@@ -79,8 +79,6 @@ struct experts_chunk {
 	uint32_t first, n;
 };
 
-#define NO_EXPERT 0xffffu
-
 /* The chunk that begins with choice `first`; it is there already if it is the only one. All threads. */
 GPU_FN void read_chunk(const struct gpu_sort *a, struct experts_chunk *c, uint32_t first)
 {
@@ -93,7 +91,7 @@ GPU_FN void read_chunk(const struct gpu_sort *a, struct experts_chunk *c, uint32
 	c->n = pairs - first < CHUNK ? pairs - first : CHUNK;
 	gpu_sync(); /* all have read the chunk before */
 	for (uint32_t i = gpu_thread(); i < (c->n + 7) / 8 * 8; i += GPU_SORT_THREADS)
-		to[i] = i < c->n ? a->choice[first + i] : NO_EXPERT;
+		to[i] = i < c->n ? a->choice[first + i] : GPU_NO_EXPERT;
 	gpu_sync(); /* the choices are there */
 }
 
@@ -168,8 +166,11 @@ GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 			a.tiles_before[r] = before + tiles_in(&a, begin, r * a.together);
 		tiles += all;
 	}
-	if (gpu_thread() == 0) /* begin_rounds' 0 there is older than the barriers since */
-		a.tiles_before[(a.n_rows * a.top_k + a.together - 1) / a.together] = tiles;
+	/* Rounds behind the last pair have none: choices were left out. begin_rounds' 0 there is older than the
+	 * barriers since. */
+	for (uint32_t r = (done + a.together - 1) / a.together + gpu_thread();
+	     r <= (a.n_rows * a.top_k + a.together - 1) / a.together; r += gpu_threads())
+		a.tiles_before[r] = tiles;
 }
 
 /* ---- Few pairs: a thread for each counts those that come before its own ---- */
@@ -186,7 +187,7 @@ struct few_room { /* in shared memory, aligned to 16 */
 	uint32_t tiles[FEW_WARPS], faults[FEW_WARPS]; /* bits, of positions and of pairs */
 };
 
-/* Where a pair comes to stand. */
+/* Where a pair comes to stand; choices that are left out come last. */
 struct sorted {
 	uint32_t begin, position, end; /* its expert's run; its own position */
 	bool twice; /* the row has chosen the expert before */
@@ -245,10 +246,10 @@ GPU_FN bool sort_few(const struct gpu_sort *a, struct few_room *m, uint32_t expe
 	cut = s.position / a->together * a->together;
 	next_cut = cut + a->together < s.end ? cut + a->together : s.end;
 	cut = cut > s.begin ? cut : s.begin;
-	starts = (s.position - cut) % a->rows == 0;
+	starts = (s.position - cut) % a->rows == 0 && expert != GPU_NO_EXPERT;
 	if (i < pairs)
 		m->starts[s.position] = starts;
-	bad = gpu_ballot(i < pairs && (expert >= a->n_experts || s.twice));
+	bad = gpu_ballot(i < pairs && expert != GPU_NO_EXPERT && (expert >= a->n_experts || s.twice));
 	gpu_sync(); /* starts is in sorted order: other threads wrote what this one reads */
 	index = gpu_ballot(i < pairs && m->starts[i] != 0);
 	if (gpu_lane() == 0) {

@@ -187,7 +187,7 @@ struct gpu_tile {
 
 /* Sorts the pairs of several rows and their choices by expert, then by row. A round is `together` successive pairs; a
  * tile is at most `rows` successive pairs of one expert in one round. One block. A choice that is out of range, or
- * there twice in a row, is a fault; then there are no tiles. */
+ * there twice in a row, is a fault; then there are no tiles. Choices that are left out (OD_NO_EXPERT) have none. */
 #define GPU_SORT_THREADS 1024u
 #define GPU_SORT_FEW 128u
 struct gpu_sort {

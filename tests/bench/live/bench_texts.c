@@ -1,9 +1,9 @@
 /* od-bench texts: N clients of one machine whose memory is shared by experts and the KV cache of their texts.
  *
  * Each client has one text in the engine at a time, waiting or running, and submits the next when it ends. The first
- * texts end evenly over the time of one, so that later the texts' lengths are spread evenly. Measured is from the moment
- * the first texts have all ended until as many others have as was asked for. A budget is divided between experts and KV
- * cache in the ways that --splits lists (FluxMoE, arXiv 2604.02715, sections 4.3 and 6). */
+ * texts end evenly over the time of one, so that later the texts' lengths are spread evenly. Measured is from the
+ * moment the first texts have all ended until as many others have as was asked for. A budget is divided between experts
+ * and KV cache in the ways that --splits lists (FluxMoE, arXiv 2604.02715, sections 4.3 and 6). */
 #include "main-node/node/main_node.h"
 
 #include "common/base/args.h"
@@ -34,7 +34,7 @@
 /* A way to divide a budget. */
 struct split {
 	int form; /* enum od_form; OD_FORM_AUTO: moving, as od-main does */
-	unsigned experts_percent; /* of the budget; 0: all experts, the rest is for texts */
+	unsigned experts_percent; /* share of the budget; 0: all experts, the rest is for texts */
 };
 
 /* One budget, number of texts and split in one round. */
@@ -56,7 +56,7 @@ struct client {
 struct texts_bench {
 	struct decode_options opt;
 	const char *budgets, *numbers, *split_names;
-	double rounds; /* of texts of each client that are measured */
+	double rounds; /* texts of each client that are measured */
 	uint64_t budget[OD_LIST_MAX], number[OD_LIST_MAX], most; /* percent; texts */
 	size_t n_budgets, n_numbers, n_splits;
 	struct split split[OD_LIST_MAX];
