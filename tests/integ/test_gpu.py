@@ -92,6 +92,28 @@ def a_model_is_split_over_two_cards():
 
 
 @test
+def a_part_of_the_experts_is_enough():
+    """Every family, with room for few experts beside texts."""
+    for i, name in enumerate(NAMES):
+        if i % 4 != 1 and EMULATED:
+            continue
+        least = tool("od-bench", "conform", "--golden", os.path.join(FAMILIES, name), "--pack", family(name), "--device", "cuda", "--threads", 1,
+                     "--ctx-size", 128, "--memory", 4096, ok=False).stderr
+        least = int(re.search(r"at least .* \((\d+) bytes\) are needed", least).group(1))
+        conforms(name, "--device", "cuda", "--threads", 1, "--ctx-size", 128, "--memory", least + (i % 3) * 10000, "--prefill-rows", (256, 1, 7)[i % 3])
+    want = text("--resident", "--cpu", "scalar").stdout
+    for more in (), ("--resident-form", "planes"), ("--predictor", "next-gate"), ("--draft", "lookup"):
+        p = text("--device", "cuda", "--memory", "45MB", "--ctx-size", 256, *more)
+        assert p.stdout == want, (more, p)
+        taken = float(re.search(r"has taken ([\d.]+) MiB", p.stderr).group(1)) * 2**20
+        assert not EMULATED or 30e6 < taken < 45e6, (more, taken)
+    p = text("--device", "cuda", "--memory", "900TB", ok=False)
+    assert "expected at most what is free on cuda:0" in p.stderr, p
+    p = text("--device", f"cuda:0,{SECOND[5:] or 0}", "--memory", "45MB", ok=False)
+    assert not EMULATED or "a part of the experts is kept on one GPU: name one (--device cuda:0)" in p.stderr, p
+
+
+@test
 @emulated
 def split_shadows_have_all_precisions():
     tool("od-pack", "shadow", pack(), "int8,nf4,fp16")
