@@ -12,6 +12,8 @@
 #include <string.h>
 
 #define MIN_CHUNK_ROWS 16
+#define FIRST_WRITTEN_TOKENS 512 /* expected of texts before any has ended */
+#define RECENT_TEXTS 16
 #define PREFILL_PER_DECODE 2 /* time of prompts between two decode steps, in decode steps */
 
 /* ---- Life ---- */
@@ -29,7 +31,9 @@ int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_fo
 				    .total = e->counters };
 	int rc;
 
-	*b = (struct odm_batch){ .max_sequences = max_sequences, .chunk_rows = o->max_rows };
+	*b = (struct odm_batch){ .max_sequences = max_sequences,
+				 .chunk_rows = o->max_rows,
+				 .written_tokens = FIRST_WRITTEN_TOKENS };
 	b->last = &b->first;
 	b->next_decode = ++e->last_step;
 	odm_draft_policy_init(&b->policy, (uint32_t)e->model->opts.draft_tokens);
@@ -135,6 +139,8 @@ static void finish(struct odm_sequence *q)
 		b->last = at;
 	q->next = NULL;
 	odm_sequence_finish(q);
+	if (q->id != 0)
+		b->written_tokens += ((double)q->r.n_tokens - b->written_tokens) / RECENT_TEXTS;
 	release_state(q);
 	add_own_node(q);
 	/* The engine has the steps' counts since each step ended, so only the text's own ones are added to it; the
@@ -233,16 +239,19 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 	return true;
 }
 
-/* Half of what a text may write is expected: its pages come one after the other. */
-static uint64_t expected_pages(const struct odm_sequence *q)
+/* Most requests allow far more tokens than their texts write, so the length of ended texts is expected; half of it,
+ * since pages come one after the other. */
+static uint64_t expected_pages(const struct odm_batch *b, const struct odm_sequence *q)
 {
-	return od_state_pages((uint32_t)(q->req.n_prompt + q->room / 2));
+	const size_t written = q->room < (size_t)b->written_tokens ? q->room : (size_t)b->written_tokens;
+
+	return od_state_pages((uint32_t)(q->req.n_prompt + written / 2));
 }
 
-/* The service's word on the first text that waits. */
+/* Asks the service whether the first text that waits should join. */
 static bool should_join(const struct odm_engine *e, const struct odm_sequence *first)
 {
-	struct odm_waiting w = { .text_pages = expected_pages(first) };
+	struct odm_waiting w = { .text_pages = expected_pages(&e->batch, first) };
 
 	if (e->service->admits == NULL)
 		return true;
@@ -251,7 +260,7 @@ static bool should_join(const struct odm_engine *e, const struct odm_sequence *f
 			w.n_waiting++;
 		} else if (q->phase != ODM_DONE) {
 			w.n_running++;
-			w.running_pages += expected_pages(q);
+			w.running_pages += expected_pages(&e->batch, q);
 		}
 	}
 	return e->service->admits(e->service, &w);

@@ -16,6 +16,7 @@ struct odm_batch {
 	struct odm_pass prefill, decode;
 	struct odm_sequence *first, **last; /* all sequences that are not done, in order of arrival */
 	uint32_t n_admitted, max_sequences;
+	double written_tokens; /* moving average over ended texts */
 	uint64_t next_decode; /* number of the next decode step */
 	/* limit of the next prefill chunk beside decode; reduced when a layer of the last one was slow */
 	size_t chunk_rows;
