@@ -362,14 +362,18 @@ struct od_op_copy {
 };
 
 /* to [n] = BF16 weights merged from SM bytes sm [n] and exponents (ZipMoE, arXiv 2601.21198, section 2): e [n], or with
- * planes one chunk for all rows, in rows of n (planes.h). e is followed by OD_PAD_BYTES readable bytes; sm may be the
- * upper half of all rows of to. The host has checked a chunk of planes (od_planes_check), so the operation cannot
- * fail. */
+ * planes chunks of rows of n (planes.h): one for all rows, or several of chunk_rows rows, the last one of the rest. e
+ * is followed by OD_PAD_BYTES readable bytes; sm may be the upper half of all rows of to if there is one chunk. The
+ * host has checked chunks of planes (od_planes_check), so the operation cannot fail. */
+#define OD_MERGE_CHUNKS 8u /* at most */
 struct od_op_merge {
 	struct od_ref sm, e, to;
-	uint64_t e_bytes; /* length of a chunk of planes; 0: the most that there may be, for which later copies wait */
+	/* Length of all chunks of planes; 0: the most that one may have, for which later copies wait. */
+	uint64_t e_bytes;
 	uint32_t n;
 	bool planes;
+	uint32_t chunk_rows; /* 0: one chunk */
+	uint32_t chunk_at[OD_MERGE_CHUNKS]; /* each chunk's begin, from e */
 };
 
 struct od_op {

@@ -29,16 +29,18 @@ struct od_loaders {
 	struct inflating inflating[OD_MAX_LOADERS];
 };
 
-uint32_t od_slice_shards(uint32_t n_shards)
+uint32_t od_slice_shards(const struct od_device *d, uint32_t n_shards)
 {
-	const uint32_t n = n_shards / 16; /* slices enough for several threads at both ends */
+	/* Slices enough for several threads at both ends; on a card, of a small expert, a matrix each. */
+	const bool shares = od_device_shares(d);
+	const uint32_t n = n_shards / (shares ? 16 : 3), most = shares ? 4 : OD_SLICE_SHARDS;
 
-	return n < 1 ? 1 : n < OD_SLICE_SHARDS ? n : OD_SLICE_SHARDS;
+	return n < 1 ? 1 : n < most ? n : most;
 }
 
-uint32_t od_slices(uint32_t n_shards)
+uint32_t od_slices(const struct od_device *d, uint32_t n_shards)
 {
-	return (n_shards + od_slice_shards(n_shards) - 1) / od_slice_shards(n_shards);
+	return (n_shards + od_slice_shards(d, n_shards) - 1) / od_slice_shards(d, n_shards);
 }
 
 unsigned od_loader_stages(unsigned n_readers, unsigned n_inflaters)
@@ -49,7 +51,7 @@ _Static_assert(3 * OD_MAX_LOADERS <= OD_MAX_LOAD_STAGES, "every stage has a plac
 
 static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *d, enum od_form form)
 {
-	return od_round_up(od_staging_bytes(pack, d, form) * od_slice_shards(od_pack_expert(pack, 0, 0)->n_shards),
+	return od_round_up(od_staging_bytes(pack, d, form) * od_slice_shards(d, od_pack_expert(pack, 0, 0)->n_shards),
 			   OD_PAGE_BYTES);
 }
 
@@ -130,8 +132,9 @@ static int finish_slice(struct inflating *own, const struct od_load_job *job, st
 	struct od_loaders *l = own->all;
 	uint64_t begin_ns = od_now_ns();
 	uint32_t first, n = shards_of(l, job, &first);
-	const int rc =
-		od_inflater_finish(own->inflater, job->m, job->expert, first, n, l->bytes[job->stage], &job->mem, err);
+	const int rc = od_inflater_finish(own->inflater, job->m, job->expert, first, n, &job->mem,
+					  stage_at(l, job->stage), l->bytes[job->stage], err);
+
 	od_trace_end("inflate", begin_ns, -1, job->m, job->expert);
 	return rc;
 }
@@ -208,7 +211,7 @@ int od_loaders_start(struct od_loaders **out, const struct od_loader_opts *opts,
 		l->o.read_arg = l;
 	}
 	l->n_shards = od_pack_expert(opts->pack, 0, 0)->n_shards;
-	l->slice_shards = od_slice_shards(l->n_shards);
+	l->slice_shards = od_slice_shards(opts->device, l->n_shards);
 	l->n_stages = od_loader_stages(opts->n_readers, opts->n_inflaters);
 	rc = od_experts_check_device(opts->pack, opts->device, err);
 	if (rc == OD_OK)

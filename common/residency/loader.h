@@ -37,10 +37,10 @@ struct od_loader_opts {
 };
 
 /* An expert is read in slices of several shards: enough to make the hand-over between threads cheap, few enough that an
- * expert with few shards still uses several threads. The last slice may be shorter. */
-#define OD_SLICE_SHARDS 4 /* at most */
-uint32_t od_slice_shards(uint32_t n_shards);
-uint32_t od_slices(uint32_t n_shards);
+ * expert with few shards still uses several threads. The last slice may be shorter. A device whose memory is not the
+ * host's has larger ones: it merges the rows of a slice and a matrix at once, while the next slice is copied. */
+uint32_t od_slice_shards(const struct od_device *d, uint32_t n_shards);
+uint32_t od_slices(const struct od_device *d, uint32_t n_shards);
 /* The number of stages: one per thread, and one waiting per inflater. */
 unsigned od_loader_stages(unsigned n_readers, unsigned n_inflaters);
 /* Memory of threads and stages, without the slots. OD_ERR_RANGE: too many threads. */

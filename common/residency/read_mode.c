@@ -64,7 +64,7 @@ static int read_slice(void *arg, unsigned thread, size_t item, uint64_t *bytes, 
 static void begin_slices(struct batch *b)
 {
 	const uint32_t n_shards = od_pack_expert(b->o->pack, b->m, b->expert)->n_shards,
-		       each = od_slice_shards(n_shards);
+		       each = od_slice_shards(b->o->device, n_shards);
 
 	for (uint32_t i = 0; i < b->n_slices; i++) {
 		struct read_slice *p = &b->slice[i];
@@ -129,7 +129,7 @@ static int time_batches(struct batch *b, struct read_time *out, struct od_err *e
 /* As many slices as there are readers, as far as that goes. */
 static uint32_t batch_slices(const struct od_read_mode_opts *o)
 {
-	const uint32_t n_slices = od_slices(od_pack_expert(o->pack, 0, 0)->n_shards);
+	const uint32_t n_slices = od_slices(o->device, od_pack_expert(o->pack, 0, 0)->n_shards);
 	const uint64_t fit = OD_READ_MODE_BYTES / TIMED_EXPERTS / (od_pack_expert_stored_bytes(o->pack) / n_slices + 1);
 	uint64_t n = o->n_readers < n_slices ? o->n_readers : n_slices;
 

@@ -83,7 +83,7 @@ static int make_schedule(struct od_residency *r, struct od_err *err)
 	const struct od_config *cfg = od_pack_config(o->pack);
 	const struct od_schedule_opts so = { .n_moe = cfg->n_moe,
 					     .n_experts = cfg->n_experts,
-					     .n_slices = od_slices(od_pack_expert(o->pack, 0, 0)->n_shards),
+					     .n_slices = od_slices(o->device, od_pack_expert(o->pack, 0, 0)->n_shards),
 					     .n_slots = o->n_slots,
 					     .slot_bytes = o->sizes->slot_bytes,
 					     .slots_bytes = o->slots_bytes,

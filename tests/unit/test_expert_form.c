@@ -10,7 +10,9 @@
 #include "tests/unit/tiny_files.h"
 
 #include <fcntl.h>
+#include <spawn.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CHECKPOINT "deploy/models/talebook"
@@ -287,6 +289,11 @@ static void slice_read(struct expert_form_slice *p)
 			 OD_OK);
 }
 
+static int slice_finish(struct expert_form_slice *p, struct od_err *err)
+{
+	return od_inflater_finish(p->inf, 3, 2, 0, p->n_shards, &p->mem, od_buf_ref(p->staging, 0), p->b, err);
+}
+
 static void slice_close(struct expert_form_slice *p)
 {
 	od_buf_free(p->staging); /* the far device aborts when something queued would still use it */
@@ -311,7 +318,7 @@ static void a_slice_is_one_wait(void **state)
 		assert_int_equal(p->n_decoded, i == 0 ? 0 : p->n_shards);
 		slice_read(p);
 		waits = od_device_waits(device);
-		assert_int_equal(od_inflater_finish(p->inf, 3, 2, 0, p->n_shards, p->b, &p->mem, NULL), OD_OK);
+		assert_int_equal(slice_finish(p, NULL), OD_OK);
 		assert_int_equal(od_device_waits(device) - waits, i == 0 ? 1 : p->n_shards);
 		assert_null(p->slot->stage);
 		od_pack_bind(packs[i], 3, 2, &p->mem, &w[i]);
@@ -320,6 +327,117 @@ static void a_slice_is_one_wait(void **state)
 		assert_same_bytes(&w[0].mat[mat], &w[1].mat[mat]);
 	slice_close(&slice[0]);
 	slice_close(&slice[1]);
+}
+
+/* ---- Experts of several shards a matrix ---- */
+
+static void synth_large(char dir[128])
+{
+	char program[128];
+	char *const args[] = { program, "synth",     dir,   "--layers", "1", "--hidden", "1024", "--intermediate",
+			       "640",	"--experts", "2",   "--top-k",	"1", "--heads",	 "8",	 "--kv-heads",
+			       "8",	"--vocab",   "260", "--json",	NULL };
+	const char *b = getenv("B");
+	posix_spawn_file_actions_t actions;
+	int status;
+	pid_t pid;
+
+	snprintf(dir, 128, "%s", temp_path("large"));
+	snprintf(program, sizeof(program), "%s/bin/od-bench", b != NULL ? b : "build");
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+	assert_int_equal(posix_spawn(&pid, program, &actions, NULL, args, environ), 0);
+	posix_spawn_file_actions_destroy(&actions);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static struct {
+	const struct od_device_ops *ops;
+	unsigned n_puts, n_runs;
+} counted;
+
+static void counted_put(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n)
+{
+	counted.n_puts++;
+	counted.ops->put(d, q, to, from, n);
+}
+
+static void counted_run(struct od_device *d, enum od_queue q, const struct od_op *op)
+{
+	counted.n_runs++;
+	counted.ops->run(d, q, op);
+}
+
+/* An expert of several shards a matrix to memory, as one slice, or shard by shard. */
+static void load_large(struct od_pack *p, const struct od_expert_mem *mem, enum od_form form, bool at_once)
+{
+	const uint32_t n = od_pack_expert(p, 0, 1)->n_shards;
+	struct od_buf *staging;
+	struct od_shard_bytes b[OD_SLICE_SHARDS];
+	struct od_device_ops counting = *device->ops;
+	struct od_inflater *inf;
+	struct od_ref at;
+
+	assert_int_equal(od_inflater_new(&inf, p, device, form, NULL), OD_OK);
+	for (uint32_t i = 0; !at_once && i < n; i++)
+		assert_int_equal(od_inflater_load(inf, 0, 1, i, mem, NULL, NULL), OD_OK);
+	if (at_once) {
+		staging = shared_buf_new(device, n * od_staging_bytes(p, device, form) + 64);
+		at = od_buf_ref(staging, 0);
+		assert_int_equal(od_shards_read(p, 0, 1, 0, n, mem, at, b, NULL), OD_OK);
+		counted.ops = device->ops;
+		counted.n_puts = counted.n_runs = 0;
+		counting.put = counted_put;
+		counting.run = counted_run;
+		device->ops = &counting;
+		assert_int_equal(od_inflater_finish(inf, 0, 1, 0, n, mem, at, b, NULL), OD_OK);
+		device->ops = counted.ops;
+		od_buf_free(staging);
+	}
+	od_inflater_free(inf);
+}
+
+/* Where the device's memory is not the host's: a copy of exponents, one of SM bytes and a merge for each matrix, or
+ * both copies for all of them. The bits are those of loads shard by shard. */
+static void a_slice_is_few_operations(void **state)
+{
+	static const enum od_codec codecs[] = { OD_CODEC_PLANES, OD_CODEC_RAW };
+	char checkpoint[128];
+
+	(void)state;
+	synth_large(checkpoint);
+	for (size_t i = 0; i < 3; i++) { /* planes that are merged, raw exponents, planes that stay */
+		const enum od_form form = i == 2 ? OD_FORM_PLANES : OD_FORM_PLAIN;
+		const enum od_codec codec = codecs[i % 2];
+		struct od_expert_mem mem[2];
+		struct od_buf *slot[2];
+		struct od_pack *p;
+		uint8_t *got[2];
+		uint64_t bytes;
+		char name[16];
+
+		snprintf(name, sizeof(name), "large.%zu", i);
+		assert_int_equal(pack_of(checkpoint, name, codec, &p), 0);
+		assert_int_equal(od_pack_expert(p, 0, 1)->n_shards, 6);
+		bytes = od_pack_slot_bytes(p, form);
+		for (int at_once = 0; at_once < 2; at_once++) {
+			slot[at_once] = shared_buf_new(device, bytes);
+			mem[at_once] = od_pack_slot_mem(p, form, od_buf_ref(slot[at_once], 0));
+			load_large(p, &mem[at_once], form, at_once);
+			got[at_once] = copy_at(device, od_buf_ref(slot[at_once], 0), bytes);
+		}
+		assert_memory_equal(got[0], got[1], bytes);
+		if (!od_device_shares(device)) {
+			assert_int_equal(counted.n_puts, i == 2 ? 2 : 6);
+			assert_int_equal(counted.n_runs, i == 2 ? 0 : 3);
+		}
+		for (int at_once = 0; at_once < 2; at_once++) {
+			od_buf_free(slot[at_once]);
+			free(got[at_once]);
+		}
+		od_pack_close(p);
+	}
 }
 
 /* A shard that is damaged, behind one whose work is queued: that is done when the error is told, and the inflater goes
@@ -336,12 +454,12 @@ static void a_failed_slice_leaves_nothing_queued(void **state)
 		slice_open(&p, packs[i]);
 		slice_read(&p);
 		*(uint8_t *)od_ref_stage(p.b[1].sm) ^= 1;
-		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_ERR_CORRUPT);
+		assert_int_equal(slice_finish(&p, &err), OD_ERR_CORRUPT);
 		assert_non_null(strstr(err.msg, "expert (3, 2) shard 1, SM-chunk"));
 		od_buf_free(p.staging);
 		p.staging = shared_buf_new(device, p.n_shards * od_staging_bytes(p.pack, device, OD_FORM_PLAIN));
 		slice_read(&p);
-		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_OK);
+		assert_int_equal(slice_finish(&p, &err), OD_OK);
 		slice_close(&p);
 	}
 }
@@ -367,12 +485,12 @@ static void another_threads_wait_may_take_the_error(void **state)
 	for (int i = 0; i < 2; i++) { /* later slices are fine */
 		slice_read(&p);
 		device->ops = &refusing;
-		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_ERR_IO);
+		assert_int_equal(slice_finish(&p, &err), OD_ERR_IO);
 		assert_non_null(strstr(err.msg, "its load queue failed during the load"));
 		assert_int_equal(od_inflater_load(p.inf, 3, 2, 1, &p.mem, NULL, &err), OD_ERR_IO);
 		device->ops = ops;
 		slice_read(&p);
-		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_OK);
+		assert_int_equal(slice_finish(&p, &err), OD_OK);
 		assert_int_equal(od_inflater_load(p.inf, 3, 2, 1, &p.mem, NULL, &err), OD_OK);
 	}
 	slice_close(&p);
@@ -502,6 +620,7 @@ int main(void)
 		cmocka_unit_test(buffers_apart),
 		cmocka_unit_test(what_loads_take),
 		cmocka_unit_test(a_slice_is_one_wait),
+		cmocka_unit_test(a_slice_is_few_operations),
 		cmocka_unit_test(a_failed_slice_leaves_nothing_queued),
 		cmocka_unit_test(another_threads_wait_may_take_the_error),
 		cmocka_unit_test(past_the_page_cache),

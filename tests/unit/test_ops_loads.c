@@ -99,6 +99,48 @@ static void op_merge(void **state)
 	bench_close(&b);
 }
 
+enum { MERGED_ROWS = 22, MERGED_AT_ONCE = 6, MERGED_CHUNKS = 4 };
+
+/* Chunks of several rows each, the last one shorter, in one operation; they lie anywhere behind e. */
+static void merges_of_chunks(void **state)
+{
+	static const uint32_t rows[] = { 64, 173, 4096, 17000 };
+	struct ops_bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		const size_t row = rows[i], n = MERGED_ROWS * row;
+		struct ops_loads_bytes p = random_bytes(&b.seed, n, 2 * row);
+		const size_t bound = od_planes_bound(MERGED_AT_ONCE * row, row) + 5;
+		uint8_t *coded = exact(MERGED_CHUNKS * bound, 1);
+		struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = MERGED_ROWS };
+		struct od_op_merge *o = &op.merge;
+
+		bench_reset(&b);
+		*o = (struct od_op_merge){ .sm = lay(&b, p.sm, n),
+					   .to = lay_dirt(&b, 2 * n),
+					   .n = (uint32_t)row,
+					   .planes = true,
+					   .chunk_rows = MERGED_AT_ONCE };
+		for (uint32_t c = 0; c < MERGED_CHUNKS; c++) {
+			const size_t first = c * MERGED_AT_ONCE, left = MERGED_ROWS - first;
+			const size_t weights = (left < MERGED_AT_ONCE ? left : MERGED_AT_ONCE) * row;
+
+			o->e_bytes += c % 2 * 5;
+			o->chunk_at[c] = (uint32_t)o->e_bytes;
+			o->e_bytes += od_planes_encode(p.e + first * row, weights, row, coded + o->e_bytes);
+		}
+		o->e = lay(&b, coded, o->e_bytes);
+		expect(&b);
+		memcpy(wanted(&b, o->to), p.w, 2 * n);
+		run_in_steps(&b, b.d, &op, MERGED_ROWS, "merge of chunks");
+		run_in_steps(&b, b.scalar, &op, MERGED_ROWS, "merge of chunks");
+		free(coded);
+		weights_free(&p);
+	}
+	bench_close(&b);
+}
+
 /* Changes a chunk of planes to one that od-pack would not write, but that the check of a pack lets through: other
  * codes, other bits behind a level's last code, other symbols, some twice. Returns how many bits. */
 static unsigned damage(uint64_t *seed, uint8_t *chunk, size_t bytes, size_t n, size_t row)
@@ -354,6 +396,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(op_merge),
+		ON_ALL_TABLES(merges_of_chunks),
 		ON_ALL_TABLES(merges_of_damaged_chunks),
 		ON_ALL_TABLES(merges_follow_other_queues),
 		ON_ALL_TABLES(merges_and_copies_take_turns),

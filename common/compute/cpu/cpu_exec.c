@@ -815,12 +815,13 @@ static void merge(const struct cpu_job *j)
 {
 	const struct od_op_merge *o = &j->op->merge;
 	const uint8_t *e = j->x->address(o->e), *sm = j->x->address(o->sm);
-	const size_t n = (size_t)o->n * j->op->n_rows;
+	const size_t n = (size_t)o->n * j->op->n_rows, chunk = o->chunk_rows > 0 ? (size_t)o->n * o->chunk_rows : n;
 	uint16_t *to = j->x->address(o->to);
 
-	if (o->planes)
-		od_planes_merge(j->be, e, n, o->n, sm, to);
-	else
+	for (size_t i = 0; o->planes && i * chunk < n; i++)
+		od_planes_merge(j->be, e + o->chunk_at[i], n - i * chunk < chunk ? n - i * chunk : chunk, o->n,
+				sm + i * chunk, to + i * chunk);
+	if (!o->planes)
 		j->be->merge_bf16(e, sm, n, to);
 }
 

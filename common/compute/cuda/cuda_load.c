@@ -3,9 +3,11 @@
 
 #include "common/compute/planes.h"
 
+#include <assert.h>
 #include <string.h>
 
 _Static_assert(GPU_PLANES_BLOCK == OD_PLANES_BLOCK, "planes.h");
+_Static_assert(OD_MERGE_CHUNKS <= GPU_MAX_CHUNKS, "a launch has room for the chunks of a merge");
 
 /* ---- The load queue's two streams ---- */
 
@@ -109,20 +111,25 @@ static void merge_plain(struct od_cuda_device *c, enum od_queue q, struct gpu_st
 	}
 }
 
-static void merge_chunk(struct od_cuda_device *c, enum od_queue q, struct gpu_stream *s, const struct od_op_merge *o,
-			uint32_t n_rows)
+/* All chunks in one launch, but for SM bytes in the way. */
+static void merge_chunks(struct od_cuda_device *c, enum od_queue q, struct gpu_stream *s, const struct od_op_merge *o,
+			 uint32_t n_rows)
 {
-	const uint64_t n = (uint64_t)o->n * n_rows;
+	const uint32_t chunk_rows = o->chunk_rows > 0 ? o->chunk_rows : n_rows;
+	const uint64_t n = (uint64_t)o->n * chunk_rows;
 	struct gpu_merge_planes a = { .coded = od_cuda_at(o->e),
 				      .sm = od_cuda_at(o->sm),
 				      .to = od_cuda_at(o->to),
 				      .row = o->n,
-				      .chunk_rows = n_rows,
+				      .chunk_rows = chunk_rows,
 				      .n_rows = n_rows };
-	const uint32_t all = (uint32_t)od_planes_blocks(n, o->n);
-	const bool overlaps = in_place(a.sm, a.to, n);
+	const uint32_t all = (uint32_t)od_planes_blocks(n, o->n), chunks = od_cuda_blocks(n_rows, chunk_rows);
+	const bool overlaps = in_place(a.sm, a.to, (uint64_t)o->n * n_rows);
 	uint32_t end;
 
+	assert(chunks == 1 || (chunks <= OD_MERGE_CHUNKS && !overlaps));
+	for (uint32_t i = 0; i < chunks; i++)
+		a.at[i] = o->chunk_at[i];
 	for (; a.first_block < all; a.first_block = end) {
 		size_t first, weights;
 
@@ -134,9 +141,10 @@ static void merge_chunk(struct od_cuda_device *c, enum od_queue q, struct gpu_st
 			if (at + more > end_of(first, n, overlaps))
 				break;
 		}
-		od_cuda_note(c, q,
-			     gpu_merge_planes(s, (struct gpu_grid){ end - a.first_block, 1, 1 }, GPU_PLANES_SHARED, &a),
-			     "merge of planes");
+		od_cuda_note(
+			c, q,
+			gpu_merge_planes(s, (struct gpu_grid){ end - a.first_block, chunks, 1 }, GPU_PLANES_SHARED, &a),
+			"merge of planes");
 	}
 }
 
@@ -146,7 +154,7 @@ void od_cuda_merge(struct od_cuda_device *c, enum od_queue q, const struct od_op
 	struct gpu_stream *s = od_cuda_last(c, q);
 
 	if (o->planes)
-		merge_chunk(c, q, s, o, op->n_rows);
+		merge_chunks(c, q, s, o, op->n_rows);
 	else
 		merge_plain(c, q, s, o, (uint64_t)o->n * op->n_rows);
 	note_merge(c, q, op);

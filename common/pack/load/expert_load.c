@@ -11,6 +11,7 @@
 #include "common/pack/pack_internal.h"
 #include "common/pack/team.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,12 @@ struct od_inflater {
 	/* where the device maps nothing: what the host puts together; NULL: the pack has no such types */
 	uint8_t *rows;
 	bool lent; /* e or rows: queued work has not been waited for that reads them */
+	/* Work of a slice that is put off while the next shard continues it: */
+	struct {
+		struct od_ref from, to;
+		uint64_t n; /* 0: none */
+	} copy[2]; /* E-chunks, SM-chunks */
+	struct od_op merge; /* it comes after them; n_rows 0: none */
 	uint64_t errors; /* queued work that reads e or rows has not been waited for */
 };
 
@@ -189,17 +196,18 @@ static struct od_ref weights_at(const struct expert_target *t, const struct od_m
 	return od_ref_at(t->memory, t->row * od_mat_row_bytes(type, t->n_in));
 }
 
-/* True: what stays as it is stored, its weights going nowhere, is read to staging and put from there. */
-static bool is_sent(struct od_ref weights, struct od_ref staging)
+/* True: slices are read to staging, which the device does not map, and go on from there. Not if chunks have buffers
+ * beside the weights. */
+static bool is_staged(const struct od_expert_mem *mem, struct od_ref staging)
 {
-	return weights.buf == NULL && staging.buf != NULL && !od_device_shares(od_buf_device(staging.buf));
+	return staging.buf != NULL && !od_device_shares(od_buf_device(staging.buf)) &&
+	       (mem->at[OD_BUF_PLAIN].buf == NULL || mem->at[OD_BUF_SM].buf == NULL);
 }
 
 /* True: chunks are read to buffers that lie in their pages as the regions do. */
 static bool to_buffers(const struct od_expert_mem *mem, struct od_ref staging)
 {
-	return mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL &&
-	       !is_sent(mem->at[OD_BUF_PLAIN], staging);
+	return mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL && !is_staged(mem, staging);
 }
 
 /* True: the chunk is rows of weights as they are in memory. */
@@ -221,21 +229,41 @@ static struct od_shard_bytes destination(const struct od_pack *p, const struct o
 					 struct od_ref staging)
 {
 	struct od_shard_bytes b = { .e = staging };
-	const bool sent = is_sent(to->memory, staging);
 
-	if (to->sm.buf != NULL && !sent)
+	if (to->sm.buf != NULL)
 		b.sm = to->sm;
-	else if (!sent && od_codec_merges_in_place(od_entry_coding(e, s->mat)) && od_ref_map(to->memory) != NULL)
+	else if (od_codec_merges_in_place(od_entry_coding(e, s->mat)) && od_ref_map(to->memory) != NULL)
 		b.sm = od_ref_at(weights_at(to, &e->type[s->mat]), s->sm.raw_bytes);
 	else
 		b.sm = od_ref_at(staging, staged_sm_at(p));
-	if (to->e.buf != NULL && !sent)
+	if (to->e.buf != NULL)
 		b.e = to->e;
 	else if (in_pages(p, s))
 		b.e = od_ref_at(staging, s->e.offset % OD_PAGE_BYTES);
-	else if (!sent && is_plain(e, s) && od_ref_map(to->memory) != NULL)
+	else if (is_plain(e, s) && od_ref_map(to->memory) != NULL)
 		b.e = weights_at(to, &e->type[s->mat]);
 	return b;
+}
+
+uint64_t od_slice_layout(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+			 struct od_ref at, struct od_shard_bytes *b)
+{
+	const struct od_shard *s = &od_pack_entry(p, m, expert)->x.shard[first];
+	uint64_t end = 0, sm = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		/* Others must lie in their pages as in the file's, to be read past the page cache. */
+		if (od_pack_as_bytes(p) && (i == 0 || s[i].e.offset != s[i - 1].e.offset + s[i - 1].e.stored_bytes))
+			end = od_round_up(end, OD_PAGE_BYTES) + s[i].e.offset % OD_PAGE_BYTES;
+		b[i] = (struct od_shard_bytes){ .e = od_ref_at(at, end) };
+		end += s[i].e.stored_bytes;
+	}
+	end = od_round_up(end + OD_PAD_BYTES, OD_PAD_BYTES);
+	for (uint32_t i = 0; i < n; i++) {
+		b[i].sm = od_ref_at(at, end + sm);
+		sm += s[i].sm.stored_bytes;
+	}
+	return od_round_up(end + sm + (sm > 0 ? OD_PAD_BYTES : 0), od_pack_as_bytes(p) ? OD_PAGE_BYTES : OD_PAD_BYTES);
 }
 
 /* True: the chunk `next` stands `bytes` behind the first one, in the file and in memory. */
@@ -296,7 +324,9 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 	const uint64_t each = staging.buf != NULL ? od_staging_bytes(p, od_buf_device(staging.buf), form) : 0;
 	const struct expert_chunk at = { m, expert, first, NULL };
 
-	for (uint32_t i = 0; i < n; i++) {
+	if (is_staged(mem, staging))
+		(void)od_slice_layout(p, m, expert, first, n, staging, b);
+	for (uint32_t i = 0; !is_staged(mem, staging) && i < n; i++) {
 		const struct od_shard *s = &e->x.shard[first + i];
 		const struct expert_target to = rows_at(p, e, s, mem);
 
@@ -310,6 +340,8 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 static void begin_finish(struct od_inflater *inf)
 {
 	inf->errors = od_device_load_errors(inf->device);
+	inf->copy[0].n = inf->copy[1].n = 0;
+	inf->merge.n_rows = 0;
 }
 
 static int wait_loads(struct od_inflater *inf, struct od_err *err)
@@ -340,27 +372,80 @@ struct good_shard {
 	const struct od_mat_type *type;
 	enum od_dtype coding; /* od_entry_coding */
 	const struct od_shard_bytes *b;
+	const struct od_shard_bytes *place; /* where the device merges it */
 	struct od_coded coded;
 };
 
-static void push_sm(const struct good_shard *g)
+static bool continues(struct od_ref at, uint64_t n, struct od_ref next)
 {
-	push(g->b->sm, g->s->sm.stored_bytes);
+	return next.buf == at.buf && next.at == at.at + n;
 }
 
-/* To where it stays: there already, or from its stage. */
-static void send_bytes(struct od_inflater *inf, struct od_ref from, struct od_ref to, uint64_t n)
+static void flush_copy(struct od_inflater *inf, bool sm)
 {
-	if (from.buf == to.buf)
-		push(from, n);
-	else
+	const struct od_ref from = inf->copy[sm].from, to = inf->copy[sm].to;
+	const uint64_t n = inf->copy[sm].n;
+
+	inf->copy[sm].n = 0;
+	if (n > 0 && from.buf == to.buf)
+		push(from, n); /* there already, or from its stage */
+	else if (n > 0)
 		od_device_put(inf->device, OD_QUEUE_LOADS, to, od_ref_stage(from), (size_t)n);
 }
 
-static void send_shard(struct od_inflater *inf, const struct good_shard *g, const struct expert_target *to)
+/* Queues what was put off: copies, then the merge that reads what they bring. */
+static void flush_later(struct od_inflater *inf)
 {
-	send_bytes(inf, g->b->sm, to->sm, g->s->sm.stored_bytes);
-	send_bytes(inf, g->b->e, to->e, g->s->e.stored_bytes);
+	flush_copy(inf, false);
+	flush_copy(inf, true);
+	if (inf->merge.n_rows > 0)
+		od_device_run(inf->device, OD_QUEUE_LOADS, &inf->merge);
+	inf->merge.n_rows = 0;
+}
+
+/* sm: SM bytes, not exponents. */
+static void send_bytes(struct od_inflater *inf, bool sm, struct od_ref from, struct od_ref to, uint64_t n)
+{
+	const uint64_t before = inf->copy[sm].n;
+
+	if (n == 0)
+		return;
+	if (before > 0 && continues(inf->copy[sm].from, before, from) && continues(inf->copy[sm].to, before, to)) {
+		inf->copy[sm].n += n;
+		return;
+	}
+	flush_copy(inf, sm);
+	inf->copy[sm].from = from;
+	inf->copy[sm].to = to;
+	inf->copy[sm].n = n;
+}
+
+static void send_shard(struct od_inflater *inf, const struct good_shard *g, struct od_ref sm, struct od_ref e)
+{
+	send_bytes(inf, true, g->b->sm, sm, g->s->sm.stored_bytes);
+	send_bytes(inf, false, g->b->e, e, g->s->e.stored_bytes);
+}
+
+/* Makes b, a shard's merge, a part of a, the shards before it, if its rows and bytes follow theirs. */
+static bool join_merges(struct od_op *a, const struct od_op *b)
+{
+	struct od_op_merge *x = &a->merge;
+	const struct od_op_merge *y = &b->merge;
+	const uint64_t n = (uint64_t)x->n * a->n_rows;
+	const uint32_t rows = x->chunk_rows > 0 ? x->chunk_rows : a->n_rows, chunks = a->n_rows / rows;
+
+	if (a->n_rows == 0 || x->planes != y->planes || x->n != y->n || !continues(x->to, 2 * n, y->to) ||
+	    !continues(x->sm, n, y->sm) || !continues(x->e, x->e_bytes, y->e))
+		return false;
+	if (x->planes) {
+		if (a->n_rows % rows != 0 || b->n_rows > rows || chunks == OD_MERGE_CHUNKS)
+			return false;
+		x->chunk_rows = rows;
+		x->chunk_at[chunks] = (uint32_t)x->e_bytes;
+	}
+	x->e_bytes += y->e_bytes;
+	a->n_rows += b->n_rows;
+	return true;
 }
 
 /* BF16, by the device: planes and raw exponents as they are stored, the others decoded. */
@@ -370,8 +455,8 @@ static int merge_rows(struct od_inflater *inf, const struct good_shard *g, const
 	struct od_op op = { .kind = OD_OP_MERGE,
 			    .profile = OD_PROFILE_F32,
 			    .n_rows = g->s->n_rows,
-			    .merge = { .sm = g->b->sm,
-				       .e = g->b->e,
+			    .merge = { .sm = g->place->sm,
+				       .e = g->place->e,
 				       .e_bytes = g->s->e.stored_bytes,
 				       .to = weights_at(to, g->type),
 				       .n = (uint32_t)to->n_in,
@@ -379,19 +464,25 @@ static int merge_rows(struct od_inflater *inf, const struct good_shard *g, const
 	int rc;
 
 	if (g->coded.codec == OD_CODEC_PLANES || g->coded.codec == OD_CODEC_RAW) {
-		push(g->b->e, g->s->e.stored_bytes);
+		if (!join_merges(&inf->merge, &op)) {
+			flush_later(inf);
+			inf->merge = op;
+		}
+		send_shard(inf, g, g->place->sm, g->place->e);
 	} else {
+		flush_later(inf);
 		rc = take_back(inf, err);
 		if (rc == OD_OK)
 			rc = od_decoder_exponents(inf->decoder, &g->coded, od_ref_stage(inf->e), err);
 		if (rc != OD_OK)
 			return rc;
 		op.merge.e = inf->e;
+		op.merge.e_bytes = g->coded.n;
 		inf->lent = true;
 		push(inf->e, g->coded.n);
+		send_bytes(inf, true, g->b->sm, g->place->sm, g->s->sm.stored_bytes);
+		inf->merge = op;
 	}
-	push_sm(g);
-	od_device_run(inf->device, OD_QUEUE_LOADS, &op);
 	return OD_OK;
 }
 
@@ -458,13 +549,56 @@ static int queue_shard(struct od_inflater *inf, const struct good_shard *g, cons
 {
 	if (to->memory.buf != NULL)
 		return g->coding == OD_BF16 ? merge_rows(inf, g, to, err) : host_rows(inf, g, to, err);
-	send_shard(inf, g, to);
+	send_shard(inf, g, to->sm, to->e);
 	return OD_OK;
 }
 
-/* Checks that the bytes read are those written, then queues the work that puts them together. */
+static struct od_coded coded_of(const struct od_shard *s, const struct od_shard_bytes *b)
+{
+	return (struct od_coded){ .codec = (enum od_codec)s->e.codec,
+				  .at = od_ref_stage(b->e),
+				  .bytes = s->e.stored_bytes,
+				  .n = s->e.raw_bytes,
+				  .row = s->e.raw_bytes / s->n_rows };
+}
+
+/* Checks that the bytes read are those written. */
+static int check_shard(const struct od_pack *p, const struct expert_chunk *where, const struct od_shard_bytes *b,
+		       struct od_err *err)
+{
+	const struct od_shard *s = &od_pack_expert(p, where->m, where->expert)->shard[where->shard];
+	const struct od_coded coded = coded_of(s, b);
+	struct expert_chunk at = *where;
+	int rc;
+
+	at.chunk = "SM";
+	rc = check_sum(p, &at, &s->sm, od_ref_stage(b->sm), err);
+	at.chunk = "E";
+	if (rc == OD_OK)
+		rc = check_sum(p, &at, &s->e, coded.at, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = od_coded_check(&coded, err);
+	return rc == OD_OK ? OD_OK : bad_chunk(p, &at, &s->e, err);
+}
+
+int od_shards_check(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		    struct od_shard_bytes *b, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
+		const struct expert_chunk at = { m, expert, first + i, NULL };
+
+		rc = check_shard(p, &at, &b[i], err);
+		b[i].checked = rc == OD_OK;
+	}
+	return rc;
+}
+
+/* Checks a shard if it has not been, then queues the work that puts it together. */
 static int finish_shard(struct od_inflater *inf, const struct expert_chunk *where, const struct od_shard_bytes *b,
-			const struct expert_target *to, struct od_err *err)
+			const struct od_shard_bytes *place, const struct expert_target *to, struct od_err *err)
 {
 	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
 	const struct od_shard *s = &x->x.shard[where->shard];
@@ -473,48 +607,49 @@ static int finish_shard(struct od_inflater *inf, const struct expert_chunk *wher
 		.type = &x->type[s->mat],
 		.coding = od_entry_coding(x, s->mat),
 		.b = b,
-		.coded = { .codec = (enum od_codec)s->e.codec,
-			   .at = od_ref_stage(b->e),
-			   .bytes = s->e.stored_bytes,
-			   .n = s->e.raw_bytes,
-			   .row = s->e.raw_bytes / s->n_rows },
+		.place = place,
+		.coded = coded_of(s, b),
 	};
-	struct expert_chunk at = *where;
-	int rc;
+	const struct expert_chunk at = { where->m, where->expert, where->shard, "E" };
+	int rc = b->checked ? OD_OK : check_shard(inf->pack, where, b, err);
 
-	at.chunk = "SM";
-	rc = check_sum(inf->pack, &at, &s->sm, od_ref_stage(b->sm), err);
-	at.chunk = "E";
-	if (rc == OD_OK)
-		rc = check_sum(inf->pack, &at, &s->e, g.coded.at, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = od_coded_check(&g.coded, err);
-	if (rc == OD_OK)
-		rc = queue_shard(inf, &g, to, err);
+	rc = queue_shard(inf, &g, to, err);
+	if (od_device_shares(inf->device)) /* while its bytes are in the CPU's caches */
+		flush_later(inf);
 	return rc == OD_OK ? OD_OK : bad_chunk(inf->pack, &at, &s->e, err);
 }
 
 /* After a failure too: what has been queued reads and writes memory that others will use. */
 static int end_finish(struct od_inflater *inf, int rc, struct od_err *err)
 {
-	int done = wait_loads(inf, rc == OD_OK ? err : NULL);
+	int done;
 
+	if (rc == OD_OK)
+		flush_later(inf);
+	done = wait_loads(inf, rc == OD_OK ? err : NULL);
 	return rc == OD_OK ? done : rc;
 }
 
 int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-		       const struct od_shard_bytes *b, const struct od_expert_mem *mem, struct od_err *err)
+		       const struct od_expert_mem *mem, struct od_ref staging, const struct od_shard_bytes *b,
+		       struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
+	struct od_shard_bytes staged[OD_SLICE_SHARDS];
+	const bool is_apart = is_staged(mem, staging);
 	int rc = OD_OK;
 
+	assert(n <= OD_SLICE_SHARDS);
+	if (is_apart)
+		(void)od_slice_layout(inf->pack, m, expert, first, n, staging, staged);
 	begin_finish(inf);
 	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
 		const struct expert_chunk at = { m, expert, first + i, NULL };
 		const struct expert_target to = rows_at(inf->pack, e, &e->x.shard[first + i], mem);
 
-		rc = finish_shard(inf, &at, &b[i], &to, err);
+		rc = finish_shard(inf, &at, &b[i], is_apart ? &staged[i] : &b[i], &to, err);
 	}
 	return end_finish(inf, rc, err);
 }
@@ -527,16 +662,22 @@ static int load_shard(struct od_inflater *inf, const struct expert_chunk *at, co
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, at->m, at->expert);
 	const struct od_shard *s = &e->x.shard[at->shard];
-	const struct od_shard_bytes b = destination(inf->pack, e, s, to, inf->staging);
+	struct od_shard_bytes b;
 	const uint64_t begin_ns = od_now_ns();
 	uint64_t mid_ns;
-	int rc = read_shards(inf->pack, at, 1, to_buffers(mem, inf->staging), &b, err);
+	int rc;
+
+	if (is_staged(mem, inf->staging))
+		(void)od_slice_layout(inf->pack, at->m, at->expert, at->shard, 1, inf->staging, &b);
+	else
+		b = destination(inf->pack, e, s, to, inf->staging);
+	rc = read_shards(inf->pack, at, 1, to_buffers(mem, inf->staging), &b, err);
 
 	od_trace_end("read", begin_ns, -1, at->m, at->expert);
 	mid_ns = od_now_ns(); /* behind the span, which ends only now: spans of a thread must not cross */
 	begin_finish(inf);
 	if (rc == OD_OK)
-		rc = end_finish(inf, finish_shard(inf, at, &b, to, err), err);
+		rc = end_finish(inf, finish_shard(inf, at, &b, &b, to, err), err);
 	if (rc != OD_OK)
 		return rc;
 	od_trace_end("inflate", mid_ns, -1, at->m, at->expert);

@@ -7,6 +7,9 @@
  * own buffer if the expert has one, else to staging; if the device maps memory, SM bytes go to the upper half of their
  * weights' memory, without a copy. If it does not, an expert that stays as stored is read to staging, so that its
  * buffers need no stages. The host checks them; the device merges BF16 (OD_OP_MERGE, load queue), the host other types.
+ *
+ * Where the device maps nothing, chunks that are neighbours in the file are neighbours in staging, and are read, copied
+ * and merged together: a card has room for some 500 blocks of planes at once, and one shard has 32.
  * Thread: od_shards_read from any; an od_inflater belongs to one; several threads may fill different shards of an
  * expert.
  * Owner: the caller of new and load. */
@@ -14,6 +17,7 @@
 #define OD_PACK_EXPERT_LOAD_H
 
 #include "common/compute/card_split.h"
+#include "common/compute/ops.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/pack.h"
 
@@ -37,22 +41,34 @@ uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, e
 /* A shard as stored, each chunk followed by OD_PAD_BYTES readable bytes. */
 struct od_shard_bytes {
 	struct od_ref sm, e; /* in host memory (od_ref_stage) */
+	bool checked; /* they have been found good */
 };
+
+/* Shards that are finished together, at most. */
+#define OD_SLICE_SHARDS OD_MERGE_CHUNKS
 
 /* Staging memory of a shard between reading and finishing, in addition to the buffers of its form. For OD_FORM_PLANES
  * it can be on the host alone (od_buf_new_on_host). */
 uint64_t od_staging_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form);
 /* Reads shards [first, first + n), unchecked, into mem and, for chunks without a buffer there, into staging (n *
- * od_staging_bytes). b[i]: where the chunks of shard first + i are. Adjacent chunks are read with one call. */
+ * od_staging_bytes). b[i]: where the chunks of shard first + i are. Adjacent chunks are read with one call. n is at
+ * most OD_SLICE_SHARDS if the slice is to be finished. */
 OD_MUST_CHECK int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 				 const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
 				 struct od_err *err);
-/* Checks the shards read to b[i] and, if mem has a buffer for plain weights, merges them there. Returns when the device
- * is done, usually after one wait for all shards. OD_ERR_CORRUPT (checksum or length) names file, expert and offset;
- * the expert's memory is then undefined. */
+/* Checks the shards read to b[i], and notes that in b[i]. For who keeps them: an inflater checks what is not. */
+OD_MUST_CHECK int od_shards_check(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+				  struct od_shard_bytes *b, struct od_err *err);
+/* Where the chunks of a slice lie in memory that begins at `at`, a page, as od_shards_read lays them in staging if the
+ * device's memory is not the host's. Returns how many bytes they take, with the readable ones behind them. */
+uint64_t od_slice_layout(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+			 struct od_ref at, struct od_shard_bytes *b);
+/* Checks the shards read to b[i] and, if mem has a buffer for plain weights, merges them there. staging: as for
+ * reading, also if b[i] are elsewhere. Returns when the device is done, usually after one wait for all shards.
+ * OD_ERR_CORRUPT (checksum or length) names file, expert and offset; the expert's memory is then undefined. */
 OD_MUST_CHECK int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-				     const struct od_shard_bytes *b, const struct od_expert_mem *mem,
-				     struct od_err *err);
+				     const struct od_expert_mem *mem, struct od_ref staging,
+				     const struct od_shard_bytes *b, struct od_err *err);
 
 /* Reads and finishes one shard. */
 OD_MUST_CHECK int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,

@@ -98,7 +98,7 @@ int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
 	const struct od_config *cfg = od_pack_config(pack);
 	const struct od_schedule_opts opts = { .n_moe = cfg->n_moe,
 					       .n_experts = cfg->n_experts,
-					       .n_slices = od_slices(od_pack_expert(pack, 0, 0)->n_shards),
+					       .n_slices = od_slices(c->device, od_pack_expert(pack, 0, 0)->n_shards),
 					       .n_slots = c->n_slots,
 					       .bufs = c->bufs,
 					       .n_stages = od_loader_stages(c->n_readers, c->n_inflaters) };
@@ -199,9 +199,10 @@ static int run_readers(const struct load_case *c, struct raw *raw, struct raw_re
 int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 {
 	const uint32_t n_shards = od_pack_expert(c->source->pack, 0, 0)->n_shards;
-	struct raw raw = {
-		.c = c, .n_shards = n_shards, .slice_shards = od_slice_shards(n_shards), .n_slices = od_slices(n_shards)
-	};
+	struct raw raw = { .c = c,
+			   .n_shards = n_shards,
+			   .slice_shards = od_slice_shards(c->device, n_shards),
+			   .n_slices = od_slices(c->device, n_shards) };
 	struct raw_reader *reader = calloc(c->n_readers, sizeof(*reader));
 	int rc;
 
