@@ -42,6 +42,7 @@ od-chat_LIBS := $(TERMINAL_LIBS)
 test_prefix_store_LDFLAGS := -Wl,--wrap=od_file_pread -Wl,--wrap=od_file_write_private -Wl,--wrap=clock_gettime
 test_name_lookup_LDFLAGS := -Wl,--wrap=getaddrinfo -Wl,--wrap=freeaddrinfo
 test_recovery_LDFLAGS := -Wl,--wrap=clock_gettime
+test_host_tier_LDFLAGS := -Wl,--wrap=od_shards_read
 test_tiered_LDFLAGS := -Wl,--wrap=od_shards_read -Wl,--wrap=od_dense_read -Wl,--wrap=od_available_ram_bytes
 # What the pack says goes through sum_pack.c; the daemons of --local are looked for beside the program.
 SUM_LDFLAGS := -Wl,--wrap=od_pack_config -Wl,--wrap=od_dense_get -Wl,--wrap=od_dense_free

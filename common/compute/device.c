@@ -108,6 +108,13 @@ int od_buf_new_sparse(struct od_buf **out, struct od_device *d, uint64_t bytes, 
 	return counted(rc, *out, card);
 }
 
+static void *host_new(struct od_device *d, uint64_t bytes)
+{
+	if (bytes > SIZE_MAX / 2)
+		return NULL;
+	return d->ops->host_new != NULL ? d->ops->host_new(d, bytes + OD_PAD_BYTES) : od_map((size_t)bytes);
+}
+
 int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
 	struct od_buf *b;
@@ -118,11 +125,12 @@ int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes,
 	b = calloc(1, sizeof(*b));
 	if (b != NULL) {
 		*b = (struct od_buf){ .device = d, .bytes = bytes };
-		atomic_store(&b->stage, od_host_new(d, bytes));
+		atomic_store(&b->stage, host_new(d, bytes));
 	}
 	if (b == NULL || atomic_load(&b->stage) == NULL) {
 		free(b);
-		return od_fail(err, OD_ERR_NOMEM, "no host memory for %s: %" PRIu64 " bytes", what, bytes);
+		return od_fail(err, OD_ERR_NOMEM, "%s: no host memory for copies: %s: %" PRIu64 " MiB needed%s",
+			       d->name, what, (bytes >> 20) + 1, d->ops->host_new != NULL ? ", pinned" : "");
 	}
 	*out = b;
 	return OD_OK;
@@ -227,11 +235,8 @@ const char *od_device_memory_name(const struct od_device *d, char *text, size_t 
 
 void *od_host_new(struct od_device *d, uint64_t bytes)
 {
-	void *at = NULL;
+	void *at = host_new(d, bytes);
 
-	if (bytes > SIZE_MAX / 2)
-		return NULL;
-	at = d->ops->host_new != NULL ? d->ops->host_new(d, bytes + OD_PAD_BYTES) : od_map((size_t)bytes);
 	if (at == NULL)
 		od_log(OD_LOG_ERROR, "%s: no host memory for copies: %" PRIu64 " MiB needed%s", d->name,
 		       (bytes >> 20) + 1, d->ops->host_new != NULL ? ", pinned" : "");

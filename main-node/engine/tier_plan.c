@@ -22,11 +22,19 @@ static uint64_t clamp(uint64_t v, uint64_t least, uint64_t most)
 	return v < least ? least : v > most ? most : v;
 }
 
+/* Left to others of so much free memory. */
+static uint64_t reserve_of(uint64_t have)
+{
+	const uint64_t part = have / RESERVE_DIVISOR;
+
+	return part > RESERVE_BYTES ? part : RESERVE_BYTES;
+}
+
 /* The bytes of --memory, or of what is free. With --memory others have what it leaves: half of that is kept free. */
 static int choose_limit(struct odm_tier_plan *p, const struct od_device *d, uint64_t memory_bytes, struct od_err *err)
 {
 	const bool card = od_device_has_memory(d);
-	const uint64_t have = od_device_free_bytes(d), own = card ? 0 : od_rss_bytes(), part = have / RESERVE_DIVISOR;
+	const uint64_t have = od_device_free_bytes(d), own = card ? 0 : od_rss_bytes();
 	char a[32], b[32], memory[64];
 
 	if (card) {
@@ -38,7 +46,7 @@ static int choose_limit(struct odm_tier_plan *p, const struct od_device *d, uint
 				       od_format_bytes(have, b, sizeof(b)));
 		return OD_OK;
 	}
-	p->reserve_bytes = part > RESERVE_BYTES ? part : RESERVE_BYTES;
+	p->reserve_bytes = reserve_of(have);
 	p->memory_bytes = memory_bytes > 0 ? memory_bytes : less(have + own, p->reserve_bytes);
 	if (memory_bytes > 0)
 		p->reserve_bytes = clamp(less(have + own, memory_bytes) / 2, LEAST_RESERVE_BYTES, p->reserve_bytes);
@@ -51,6 +59,13 @@ static int choose_limit(struct odm_tier_plan *p, const struct od_device *d, uint
 uint64_t odm_tier_plan_beside(const struct od_device *d)
 {
 	return od_device_has_memory(d) ? 0 : od_rss_bytes() + BESIDE_BYTES;
+}
+
+uint64_t odm_tier_plan_host_bytes(void)
+{
+	const uint64_t have = od_available_ram_bytes();
+
+	return less(have, reserve_of(have) + BESIDE_BYTES);
 }
 
 int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, const struct od_device *d,

@@ -33,6 +33,8 @@ OD_MUST_CHECK int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pa
 				     enum od_form form, uint64_t memory_bytes, struct od_err *err);
 /* Memory that this process has already, or will need beside a plan; none on a card with memory of its own. */
 uint64_t odm_tier_plan_beside(const struct od_device *d);
+/* Host memory beside a card that experts may take, now: what is free, less the reserve of a machine without a card. */
+uint64_t odm_tier_plan_host_bytes(void);
 void odm_tier_plan_close(struct odm_tier_plan *p); /* all zero is fine */
 
 /* The least that it takes: the load threads, and a slot for each expert that a token uses in a layer. */

@@ -9,6 +9,7 @@
 #include "common/compute/ops.h"
 #include "common/compute/scratch.h"
 #include "common/model/resident.h"
+#include "common/residency/host_tier.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/state_plan.h"
 #include "main-node/engine/tier_admission.h"
@@ -38,6 +39,7 @@ struct tiered {
 	const struct odm_model *model;
 	const struct od_config *config;
 	struct od_forward_opts o;
+	struct od_host_tier *host; /* NULL: none */
 	struct od_residency *residency;
 	struct od_schedule *schedule;
 	pthread_cond_t ready; /* is_ready has become true */
@@ -92,7 +94,7 @@ struct tiered {
 	bool *in_wave; /* [n_experts]; those that are computed now */
 	struct od_expert *expert; /* [n_experts]: of the experts in the wave */
 	struct od_buf *choice, *scratch;
-	uint64_t before[OD_N_COUNTERS]; /* loads when they were last counted */
+	uint64_t before[OD_N_COUNTERS], host_before; /* loads when they were last counted */
 };
 
 static struct tiered *tiered_of(struct od_expert_runner *r)
@@ -710,6 +712,7 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 /* Loads that no RUN has used are in no item's figures. */
 static void count_loads(struct tiered *t, uint64_t *c)
 {
+	const uint64_t host = od_host_tier_served_bytes(t->host);
 	struct od_load_figures f;
 	uint64_t since[OD_N_COUNTERS];
 
@@ -718,6 +721,8 @@ static void count_loads(struct tiered *t, uint64_t *c)
 	memcpy(t->before, f.c, sizeof(t->before));
 	c[OD_C_BEGUN_LOADS] += since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS];
 	c[OD_C_EXTRA_LOADS] += since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS];
+	c[OD_C_HOST_BYTES] += host - t->host_before;
+	t->host_before = host;
 }
 
 static void close_sequence(struct odm_expert_service *base, uint64_t sequence, enum odm_company company,
@@ -760,6 +765,7 @@ static void free_service(struct odm_expert_service *base)
 	odm_tier_pressure_stop(t->pressure);
 	od_residency_stop(t->residency);
 	od_residency_free(t->residency);
+	od_host_tier_free(t->host);
 	odm_predictor_link_close(&t->predictor);
 	odm_predictions_free(t->predictions);
 	odm_step_uses_fini(&t->uses);
@@ -921,6 +927,27 @@ static int load_all(struct tiered *t, struct od_err *err)
 	return OD_OK;
 }
 
+static int read_stored(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		       const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+		       struct od_err *err)
+{
+	const struct tiered *t = arg;
+
+	if (t->host != NULL)
+		return od_host_tier_read(t->host, m, expert, first, n, mem, staging, b, err);
+	return od_shards_read(t->model->pack, m, expert, first, n, mem, staging, b, err);
+}
+
+/* For a card that may lack experts, also if only while texts have its memory. Nothing has been loaded yet, but the load
+ * threads have what they pin. */
+static int open_host_tier(struct tiered *t, struct od_err *err)
+{
+	if (!od_device_has_memory(t->o.device) ||
+	    (odm_tier_plan_holds_all(&t->model->tiers, t->config) && !t->model->shares_memory))
+		return OD_OK;
+	return od_host_tier_new(&t->host, t->model->pack, t->o.device, odm_tier_plan_host_bytes(), err);
+}
+
 static int open_store(struct tiered *t, struct od_err *err)
 {
 	const struct odm_tier_plan *p = &t->model->tiers;
@@ -935,7 +962,7 @@ static int open_store(struct tiered *t, struct od_err *err)
 					     .together = true,
 					     .n_readers = p->n_readers,
 					     .n_inflaters = p->n_inflaters };
-	const struct od_residency_calls calls = { .wake = wake, .wake_arg = t };
+	const struct od_residency_calls calls = { .read = read_stored, .read_arg = t, .wake = wake, .wake_arg = t };
 	struct odm_tier_pressure_opts po = { .reserve_bytes = p->reserve_bytes / 4 * 3,
 					     /* the plan left more: small changes are none */ .kept =
 						     shared_bytes_in_use,
@@ -946,7 +973,8 @@ static int open_store(struct tiered *t, struct od_err *err)
 		.most = most_pages, .take = take_pages, .give = give_pages, .arg = t
 	};
 	const bool card = od_device_has_memory(t->o.device);
-	const uint64_t free_bytes = od_available_ram_bytes(), taken = card ? 0 : p->expert_bytes;
+	const uint64_t free_bytes = od_available_ram_bytes(),
+		       taken = card ? odm_tier_plan_host_bytes() : p->expert_bytes;
 	bool direct;
 	char a[32], b[32];
 	int rc = od_residency_new(&t->residency, &o, err);
@@ -968,6 +996,8 @@ static int open_store(struct tiered *t, struct od_err *err)
 	t->shared_bytes = p->shared_bytes - d.slots_bytes;
 	t->page_bytes = odm_state_plan_page_bytes(t->model);
 	rc = od_residency_start(t->residency, &calls, err);
+	if (rc == OD_OK)
+		rc = open_host_tier(t, err);
 	if (rc == OD_OK && odm_tier_plan_holds_all(p, t->config))
 		rc = load_all(t, err);
 	if (rc == OD_OK && t->model->shares_memory && t->page_bytes > 0)

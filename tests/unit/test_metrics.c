@@ -35,6 +35,7 @@ static const struct {
 	/* Counted for texts that run alone. */
 	{ OD_C_BEGUN_LOADS, OD_OF_REQUEST },
 	{ OD_C_EXTRA_LOADS, OD_OF_REQUEST },
+	{ OD_C_HOST_BYTES, OD_OF_REQUEST },
 };
 
 static bool is_left_out(int c, unsigned of)

@@ -40,7 +40,7 @@ static uint64_t seed = 1;
 static struct {
 	bool sometimes; /* twice in a row, of every five loads of an expert; a load is tried three times */
 	bool always;
-	_Atomic unsigned n, loads[MOST_EXPERTS]; /* failures; loads of each expert */
+	_Atomic unsigned n, n_reads, loads[MOST_EXPERTS]; /* failures; all; loads of each expert */
 	/* rows of embeddings, which are read like that, too: those that failed, and all */
 	unsigned n_rows, row_reads;
 	bool rows_always;
@@ -59,6 +59,7 @@ int __wrap_od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, 
 	const uint32_t i = m * od_pack_config(p)->n_experts + expert;
 	const int rc = __real_od_shards_read(p, m, expert, first, n, mem, staging, b, err);
 
+	trouble.n_reads++;
 	if (rc != OD_OK || first != 0)
 		return rc;
 	assert_true(i < MOST_EXPERTS);
@@ -251,6 +252,87 @@ static void texts_are_those_of_all_in_memory(void **state)
 	assert_true(n_failed > 1000 && n_rows > 1000);
 }
 
+/* ---- A card ---- */
+
+static void run_resident_on_card(struct tiered_text *t, const char *pack)
+{
+	struct odm_main_opts o = options(pack, ODM_RESIDENT);
+	struct odm_engine *e;
+	struct od_err err;
+
+	o.engine.device = "cuda";
+	e = open_engine(&o);
+	/* A short text: the emulated GPU is slow. */
+	t->req.max_tokens = 6;
+	t->req.n_prompt = 1 + t->req.n_prompt % 8;
+	if (odm_generate(e, &t->req, &t->alone, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	opened_engine_close(e);
+}
+
+static uint64_t host_bytes_of(struct odm_engine *e, const struct tiered_text *t)
+{
+	struct odm_result r;
+	struct od_err err;
+	uint64_t bytes;
+
+	if (odm_generate(e, &t->req, &r, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	assert_int_equal(r.n_tokens, t->alone.n_tokens);
+	assert_memory_equal(r.tokens, t->alone.tokens, r.n_tokens * sizeof(*r.tokens));
+	assert_true(r.figures.c[OD_C_LOADED_BYTES] > 0);
+	bytes = r.figures.c[OD_C_HOST_BYTES];
+	odm_result_fini(&r);
+	return bytes;
+}
+
+/* Host memory beside the emulated GPU has all experts as they are stored, or a part of them, or may not be pinned: the
+ * texts are the same, and with all of them nothing is read from the file twice. */
+static void stored_experts_in_host_memory(void **state)
+{
+	enum { ALL, PART, REFUSED, N_HOWS };
+	static struct tiered_text t[N];
+	const char *b = getenv("B");
+	char pack[128], plugin[512];
+
+	(void)state;
+	snprintf(plugin, sizeof(plugin), "%s/lib/libod_gpu_host.so", b != NULL ? b : "build");
+	if (access(plugin, F_OK) != 0) {
+		print_message("# no emulated GPU: make %s\n", plugin);
+		skip();
+	}
+	setenv("OD_CUDA_PLUGIN", plugin, 1);
+	make_pack("qwen3_moe_plain", pack);
+	make_texts(t);
+	run_resident_on_card(t, pack);
+	for (int how = 0; how < 2 * N_HOWS; how++) {
+		struct odm_main_opts o = options(pack, ODM_TIERED);
+		const int memory = how / 2;
+		struct odm_engine *e;
+
+		o.engine.device = "cuda";
+		o.engine.form = how % 2 ? OD_FORM_PLANES : OD_FORM_PLAIN;
+		o.engine.expert_bytes = 1;
+		o.cluster.predictor = ODM_PREDICT_NONE; /* loads do not depend on time */
+		/* Less the reserve: a part of the experts. */
+		free_bytes = memory == PART ? (280ull << 20) + 60000 : 0;
+		if (memory == REFUSED)
+			setenv("OD_GPU_PINNED_BYTES", "0x2000000", 1);
+		e = open_engine(&o);
+		unsetenv("OD_GPU_PINNED_BYTES");
+		trouble.sometimes = memory == PART;
+		(void)host_bytes_of(e, &t[0]);
+		assert_true((trouble.n > 0) == (memory == PART));
+		memset(&trouble, 0, sizeof(trouble));
+		assert_true((host_bytes_of(e, &t[0]) > 0) == (memory != REFUSED));
+		assert_true((trouble.n_reads > 0) == (memory != ALL));
+		free_bytes = 0;
+		opened_engine_close(e);
+	}
+	free_texts(t);
+	unsetenv("OD_CUDA_PLUGIN");
+}
+
 /* ---- Memory that moves ---- */
 
 /* All experts and n pages. */
@@ -401,6 +483,7 @@ static void an_expert_that_cannot_be_read_is_named(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(stored_experts_in_host_memory),
 		cmocka_unit_test(texts_are_those_of_all_in_memory),
 		cmocka_unit_test(memory_moves),
 		cmocka_unit_test(an_expert_that_cannot_be_read_is_named),
