@@ -2,8 +2,10 @@
  *
  * Each client has one text in the engine at a time, waiting or running, and submits the next when it ends. The first
  * texts end evenly over the time of one, so that later the texts' lengths are spread evenly. Measured is from the
- * moment the first texts have all ended until as many others have as was asked for. A budget is divided between experts
- * and KV cache in the ways that --splits lists (FluxMoE, arXiv 2604.02715, sections 4.3 and 6). */
+ * moment the first texts have all ended until as many others have as was asked for. With --grow all clients begin at
+ * once and have one text each, so that its KV cache grows from nothing, and the time until the last one ends is
+ * measured, in parts. A budget is divided between experts and KV cache in the ways that --splits lists (FluxMoE, arXiv
+ * 2604.02715, sections 4.3 and 6). */
 #include "main-node/node/main_node.h"
 
 #include "common/base/args.h"
@@ -30,11 +32,17 @@
 #define DEFAULT_TEXTS "1,4,16"
 #define DEFAULT_SPLITS "moving"
 #define MAX_TOKENS 1000000
+#define GROW_PARTS 10
 
 /* A way to divide a budget. */
 struct split {
 	int form; /* enum od_form; OD_FORM_AUTO: moving, as od-main does */
 	unsigned experts_percent; /* share of the budget; 0: all experts, the rest is for texts */
+};
+
+/* With --grow, a part of the time that all texts take. */
+struct texts_part {
+	double tok_per_s, gap_ms[2]; /* between two tokens of a text: median, most */
 };
 
 /* One budget, number of texts and split in one round. */
@@ -44,6 +52,7 @@ struct texts_run {
 	double gap_ms[3]; /* between two tokens of a text: median, 99th percentile, most */
 	double ttft_ms; /* median */
 	uint64_t expert_bytes, state_bytes;
+	struct texts_part part[GROW_PARTS];
 };
 
 struct client {
@@ -57,6 +66,7 @@ struct texts_bench {
 	struct decode_options opt;
 	const char *budgets, *numbers, *split_names;
 	double rounds; /* texts of each client that are measured */
+	bool grow;
 	uint64_t budget[OD_LIST_MAX], number[OD_LIST_MAX], most; /* percent; texts */
 	size_t n_budgets, n_numbers, n_splits;
 	struct split split[OD_LIST_MAX];
@@ -72,9 +82,10 @@ struct texts_bench {
 	struct odm_engine *engine;
 	struct client *client; /* [most] */
 	bool measuring;
-	uint64_t tokens;
+	uint64_t tokens, begin_ns;
 	double *gap_ms, *ttft_ms; /* [n_gaps], [n_ttfts] */
-	size_t n_gaps, gaps_room, n_ttfts, ttfts_room;
+	double *at_ms; /* [n_ats]: of each gap's end, from begin_ns */
+	size_t n_gaps, gaps_room, n_ttfts, ttfts_room, n_ats, ats_room;
 	bool failed; /* no memory for these */
 };
 
@@ -103,6 +114,8 @@ static int parse(struct texts_bench *b, int argc, char **argv, struct od_err *er
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens of a text; default 256", 2, MAX_TOKENS, NULL },
 		{ "each", OD_ARG_REAL, &b->rounds, "N", "texts of a client that are measured, mean; default 1", 0.01,
 		  1000, NULL },
+		{ "grow", OD_ARG_FLAG, &b->grow, NULL,
+		  "one text for each client, all begun at once, and how their speed changes as they grow", 0, 0, NULL },
 		{ "runs", OD_ARG_UINT, &o->runs, "N", "rounds of all; default 3", 1, 1e5, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of prompts and of sampling; default 1", 0, 0, NULL },
 		{ "read-mode", OD_ARG_CHOICE, &o->engine.opts.engine.read_mode, "NAME",
@@ -176,6 +189,8 @@ static int check(struct texts_bench *b, struct od_err *err)
 		rc = od_list_numbers("texts", b->numbers, 1, ODM_MAX_PARALLEL, b->number, &b->n_numbers, err);
 	if (rc == OD_OK)
 		rc = parse_splits(b, err);
+	if (rc == OD_OK && b->grow && b->rounds != 1)
+		rc = od_fail(err, OD_ERR_ARG, "--grow: each client has one text; expected no --each");
 	if (rc != OD_OK)
 		return rc;
 	for (size_t i = 0; i < b->n_numbers; i++)
@@ -215,8 +230,10 @@ static void on_token(void *arg, const struct odm_token *t)
 	(void)t;
 	if (b->measuring) {
 		b->tokens++;
-		if (c->last_ns > 0)
+		if (c->last_ns > 0) {
 			add(b, &b->gap_ms, &b->n_gaps, &b->gaps_room, (double)(now_ns - c->last_ns) / OD_NS_PER_MS);
+			add(b, &b->at_ms, &b->n_ats, &b->ats_room, (double)(now_ns - b->begin_ns) / OD_NS_PER_MS);
+		}
 	}
 	c->last_ns = now_ns;
 }
@@ -226,7 +243,7 @@ static int submit(struct client *c, size_t i, size_t n, struct od_err *err)
 {
 	struct texts_bench *b = c->b;
 	const struct od_prompt *p = &b->prompts.prompt[(i + c->n * n) % b->prompts.n];
-	const uint64_t first = b->opt.tokens * (i + 1) / n;
+	const uint64_t first = b->grow ? b->opt.tokens : b->opt.tokens * (i + 1) / n;
 	struct odm_request req = {
 		.prompt = p->ids,
 		.n_prompt = p->n_ids,
@@ -255,7 +272,7 @@ static int turn(struct texts_bench *b, size_t n, uint64_t *ended, struct od_err 
 		struct client *c = &b->client[i];
 		struct odm_result r;
 
-		if (!odm_sequence_done(c->sequence))
+		if (c->sequence == NULL || !odm_sequence_done(c->sequence))
 			continue;
 		rc = odm_sequence_take(c->sequence, &r, err);
 		c->sequence = NULL;
@@ -264,7 +281,7 @@ static int turn(struct texts_bench *b, size_t n, uint64_t *ended, struct od_err 
 			    (double)r.figures.c[OD_C_TTFT_NS] / OD_NS_PER_MS);
 		odm_result_fini(&r);
 		++*ended;
-		if (rc == OD_OK)
+		if (rc == OD_OK && !b->grow)
 			rc = submit(c, i, n, err);
 	}
 	return rc;
@@ -292,6 +309,27 @@ static void cancel_all(struct texts_bench *b, size_t n)
 	}
 }
 
+/* Before gaps are sorted. */
+static void note_parts(struct texts_bench *b, struct texts_run *u, double s)
+{
+	double *gaps = malloc(b->n_gaps * sizeof(*gaps));
+
+	b->failed = b->failed || gaps == NULL;
+	for (size_t part = 0; gaps != NULL && part < GROW_PARTS; part++) {
+		const double from = 1e3 * s * (double)part / GROW_PARTS, to = 1e3 * s * (double)(part + 1) / GROW_PARTS;
+		size_t n = 0;
+
+		for (size_t i = 0; i < b->n_gaps; i++)
+			if (b->at_ms[i] >= from && b->at_ms[i] < to)
+				gaps[n++] = b->gap_ms[i];
+		od_stats_sort(gaps, n);
+		u->part[part] =
+			(struct texts_part){ (double)n * GROW_PARTS / s,
+					     { od_stats_percentile(gaps, n, 0.5), od_stats_percentile(gaps, n, 1) } };
+	}
+	free(gaps);
+}
+
 static void note(struct texts_bench *b, struct texts_run *u, double s, const struct odm_report *before,
 		 const struct odm_report *after)
 {
@@ -300,6 +338,8 @@ static void note(struct texts_bench *b, struct texts_run *u, double s, const str
 	od_counters_since(c, after->c, before->c);
 	for (int i = 0; i < ODM_BATCH_BUCKETS; i++)
 		steps += after->batch[i] - before->batch[i];
+	if (b->grow)
+		note_parts(b, u, s);
 	od_stats_sort(b->gap_ms, b->n_gaps);
 	od_stats_sort(b->ttft_ms, b->n_ttfts);
 	u->there = true;
@@ -314,28 +354,28 @@ static void note(struct texts_bench *b, struct texts_run *u, double s, const str
 
 static int run_clients(struct texts_bench *b, size_t n, struct texts_run *u, struct od_err *err)
 {
-	const uint64_t measured = (uint64_t)ceil((double)n * b->rounds);
+	const uint64_t before_it = b->grow ? 0 : n, measured = b->grow ? n : (uint64_t)ceil((double)n * b->rounds);
 	struct odm_report before, after;
-	uint64_t ended = 0, begin_ns = 0;
+	uint64_t ended = 0;
 	int rc = OD_OK;
 
 	b->measuring = false;
-	b->tokens = b->n_gaps = b->n_ttfts = 0;
+	b->tokens = b->n_gaps = b->n_ats = b->n_ttfts = 0;
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {
 		b->client[i] = (struct client){ .b = b };
 		rc = submit(&b->client[i], i, n, err);
 	}
-	while (rc == OD_OK && ended < n + measured) {
-		if (!b->measuring && ended >= n) {
+	while (rc == OD_OK && ended < before_it + measured) {
+		if (!b->measuring && ended >= before_it) {
 			b->measuring = true;
 			odm_engine_get_report(b->engine, &before);
-			begin_ns = od_now_ns();
+			b->begin_ns = od_now_ns();
 		}
 		rc = turn(b, n, &ended, err);
 	}
 	odm_engine_get_report(b->engine, &after);
 	if (rc == OD_OK)
-		note(b, u, od_seconds(od_now_ns() - begin_ns), &before, &after);
+		note(b, u, od_seconds(od_now_ns() - b->begin_ns), &before, &after);
 	cancel_all(b, n);
 	return rc;
 }
@@ -490,6 +530,31 @@ static void report_row(const struct texts_bench *b, struct od_table *t, size_t b
 			});
 }
 
+/* Parts are shown for the first round alone. */
+static void report_parts(const struct texts_bench *b, struct od_report *r)
+{
+	static const struct od_column columns[] = {
+		{ "budget", "budget, %", 0 }, { "texts", "texts", 0 },	   { "split", "split", 0 },
+		{ "part", "tenth", 0 },	      { "tok_per_s", "tok/s", 1 }, { "gap_ms_median", "gap, ms", 1 },
+		{ "gap_ms_most", "most", 1 },
+	};
+	struct od_table *t = od_report_table(r, "by_part", "By tenths of the time that all texts take, first round",
+					     columns, sizeof(columns) / sizeof(columns[0]));
+
+	for (size_t i = 0; i < b->n_budgets * b->n_numbers * b->n_splits * GROW_PARTS; i++) {
+		const size_t row = i / GROW_PARTS, split = row % b->n_splits, number = row / b->n_splits % b->n_numbers,
+			     budget = row / b->n_splits / b->n_numbers;
+		const struct texts_run *u = run_of(b, 0, budget, number, split);
+		const struct texts_part *p = &u->part[i % GROW_PARTS];
+
+		if (u->there)
+			od_table_row(t, (struct od_cell[]){ OD_INT(b->budget[budget]), OD_INT(b->number[number]),
+							    OD_TEXT(b->split_name[split]), OD_INT(i % GROW_PARTS + 1),
+							    OD_REAL(p->tok_per_s), OD_REAL(p->gap_ms[0]),
+							    OD_REAL(p->gap_ms[1]) });
+	}
+}
+
 static int report(const struct texts_bench *b, struct od_err *err)
 {
 	static const struct od_column columns[] = {
@@ -523,6 +588,8 @@ static int report(const struct texts_bench *b, struct od_err *err)
 			    sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = 0; i < b->n_budgets * b->n_numbers * b->n_splits; i++)
 		report_row(b, t, i / b->n_splits / b->n_numbers, i / b->n_splits % b->n_numbers, i % b->n_splits);
+	if (b->grow)
+		report_parts(b, r);
 	rc = od_report_print(r, stdout, b->opt.json, err);
 	od_report_free(r);
 	return rc;
@@ -570,6 +637,7 @@ int od_bench_texts(int argc, char **argv, struct od_err *err)
 	free(b.x);
 	free(b.client);
 	free(b.gap_ms);
+	free(b.at_ms);
 	free(b.ttft_ms);
 	free(b.pack);
 	free(b.split_room);
