@@ -39,10 +39,10 @@ def prompts_file(n):
     return path
 
 
-def routes_alone(prompts, n):
+def routes_alone(n, *prompts):
     """[text][step][layer]: the experts of texts that were written one after the other, from their first generated token on."""
     path = os.path.join(TMP, "routes")
-    tool("od-bench", "cache", "--record", path, "--pack", pack(), "--prompts", prompts, "--tokens", TOKENS)
+    tool("od-bench", "cache", "--record", path, "--pack", pack(), *prompts, "--tokens", TOKENS)
     texts = {}
     for _, prompt, rows, layers in read_routes(path):
         if not prompt:
@@ -83,7 +83,7 @@ def check_medians(r, numbers, runs, tokens, drafts=False):
 def experts_of_a_step_are_those_of_its_texts():
     numbers, runs = [4, 1, 3], 2
     prompts = prompts_file(max(numbers) * runs)
-    alone = routes_alone(prompts, max(numbers) * runs)
+    alone = routes_alone(max(numbers) * runs, "--prompts", prompts)
     r = bench("--resident", "--resident-form", "bf16", "--parallel", "4,1,3", "--prompts", prompts, "--tokens", TOKENS,
               "--runs", runs)
     assert (r["dense_bytes"], r["expert_bytes"]) == (DENSE_BYTES, EXPERT_BYTES), r
@@ -97,6 +97,16 @@ def experts_of_a_step_are_those_of_its_texts():
         assert close(u["step_bytes"], DENSE_BYTES + EXPERT_BYTES * experts / u["steps"])
         assert close(u["floor_s"], u["step_bytes"] * u["steps"] / u["membw_gbps"] / 1e9) and u["floor_s"] > 0
         assert close(u["share"], u["floor_s"] / u["steps_s"])
+
+
+@test
+def random_texts_are_those_of_a_recording():
+    alone = routes_alone(6, "--prompt-tokens", 6, "--limit", 6, "--seed", 5)
+    r = bench("--resident", "--parallel", "1,3", "--prompt-tokens", 6, "--tokens", TOKENS, "--runs", 2, "--seed", 5)
+    for u in check_medians(r, [1, 3], 2, TOKENS):
+        texts = alone[u["round"] * 3:][:u["parallel"]]
+        assert u["experts"] == sum(len(set.union(*layer)) for step in zip(*texts) for layer in zip(*step)), u
+    assert alone != routes_alone(6, "--prompt-tokens", 6, "--limit", 6, "--seed", 6)
 
 
 @test

@@ -347,7 +347,8 @@ def what_cannot_be_replayed_is_refused():
     refused("ends early", 1, "--routes", cut)
     refused("cannot write routes", 1, "--record", TMP + "/none/r", "--pack", pack(), "--prompts", PROMPTS)
     refused("is the disk full?", 1, "--record=/dev/full", "--pack", pack(), "--prompts", PROMPTS, "--limit", 1, "--tokens", 3)
-    refused("--prompts FILE is missing", 2, "--record", "r", "--pack", pack())
+    refused("expected --prompts FILE, or --prompt-tokens N and --limit N", 2, "--record", "r", "--pack", pack(), "--prompt-tokens", 4)
+    refused("exclude each other", 2, "--record", "r", "--pack", pack(), "--prompts", PROMPTS, "--prompt-tokens", 4)
     refused("context of 8", 1, "--record", TMP + "/r", "--pack", pack(), "--prompts", PROMPTS, "--ctx-size", 8)
 
 
