@@ -36,10 +36,14 @@ def write(path, text):
 
 
 def run(folder, command):
+    """Runs a command in the group, with an empty page cache; returns what it wrote to stdout and stderr."""
     subprocess.run(["sync"], check=True)
     write("/proc/sys/vm/drop_caches", "3")
     enter = lambda: write(os.path.join(folder, "cgroup.procs"), str(os.getpid()))
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=enter).stdout
+    p = subprocess.run(command, capture_output=True, text=True, preexec_fn=enter)
+    if p.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\n{p.stderr[-4000:]}")
+    return p.stdout, p.stderr
 
 
 def disk_rate(path, seconds=0.5, readers=2, size=1 << 20):
@@ -79,11 +83,11 @@ def main():
     own, llama, ratio, read, disk = [], [], [], [], []
     for _ in range(a.rounds):
         disk.append(disk_rate(experts))
-        said = json.loads(run(folder, [a.llama_bench, "-m", a.gguf, "-p", "0", "-n", str(a.llama_tokens), "-r", "1", "-o", "json"]))
-        llama.append(said[0]["avg_ts"])
-        said = run(folder, [os.path.join(a.od, "od-main"), "--pack", a.pack, "--memory", f"{a.memory}MB", "--ctx-size", "512", "--draft", "off",
-                            "--prompt", "Once upon a time there was a king", "--temperature", "0", "--ignore-eos", "--max-tokens",
-                            str(a.tokens), "--json"])
+        said, _ = run(folder, [a.llama_bench, "-m", a.gguf, "-p", "0", "-n", str(a.llama_tokens), "-r", "1", "-o", "json"])
+        llama.append(json.loads(said)[0]["avg_ts"])
+        said, _ = run(folder, [os.path.join(a.od, "od-main"), "--pack", a.pack, "--memory", f"{a.memory}MB", "--ctx-size", "512", "--draft", "off",
+                               "--prompt", "Once upon a time there was a king", "--temperature", "0", "--ignore-eos", "--max-tokens",
+                               str(a.tokens), "--json"])
         r = json.loads(said.splitlines()[-1])
         own.append(r["tok_per_s"])
         read.append(r["loaded_bytes"] / a.tokens)

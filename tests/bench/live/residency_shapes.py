@@ -32,12 +32,17 @@ def run(*args):
     return p.stdout
 
 
+def write_gguf(checkpoint, path):
+    """Writes a checkpoint as a file for llama.cpp, in its own types."""
+    kv, tensors = gg.convert(checkpoint)
+    kv["tokenizer.ggml.model"] = (gg.STRING, "no_vocab")
+    gg.write_file(path, kv, tensors)
+
+
 def quantised(o, checkpoint, where):
     """Q4_K_M of a checkpoint."""
     bf16, q4 = os.path.join(where, "bf16.gguf"), os.path.join(where, "q4_k_m.gguf")
-    kv, tensors = gg.convert(checkpoint)
-    kv["tokenizer.ggml.model"] = (gg.STRING, "no_vocab")
-    gg.write_file(bf16, kv, tensors)
+    write_gguf(checkpoint, bf16)
     run(o.llama_quantize, bf16, q4, "Q4_K_M")
     os.remove(bf16)
     return q4
