@@ -55,9 +55,37 @@ bool od_device_releases(const struct od_device *d)
 	return d == NULL || d->ops->release != NULL;
 }
 
+bool od_device_commits(const struct od_device *d)
+{
+	return d != NULL && d->ops->commit != NULL;
+}
+
+bool od_device_lends(const struct od_device *d, uint64_t bytes)
+{
+	if (od_device_commits(d))
+		return bytes > d->granule_bytes / 2;
+	return d == NULL || d->ops->release != NULL;
+}
+
 uint64_t od_buf_used_memory(const struct od_device *d, uint64_t bytes, uint64_t used)
 {
-	return od_device_releases(d) ? od_map_used_bytes(bytes, used) : od_buf_memory(d, bytes);
+	if (!od_device_lends(d, bytes))
+		return od_buf_memory(d, bytes);
+	if (!od_device_commits(d))
+		return od_map_used_bytes(bytes, used);
+	return used > 0 ? od_device_granules(d, used + OD_PAD_BYTES) : 0;
+}
+
+uint64_t od_device_granules(const struct od_device *d, uint64_t n)
+{
+	return od_device_commits(d) ? od_round_up(n, d->granule_bytes) : n;
+}
+
+int od_ref_commit(struct od_ref from, uint64_t n, const char *what, struct od_err *err)
+{
+	const struct od_device *d = from.buf->device;
+
+	return d->ops->commit != NULL ? d->ops->commit(from, n, what, err) : OD_OK;
 }
 
 void od_ref_release(struct od_ref from, uint64_t n)
@@ -68,6 +96,8 @@ void od_ref_release(struct od_ref from, uint64_t n)
 
 static uint64_t taken_by(const struct od_buf *b)
 {
+	if (b->sparse)
+		return 0;
 	return b->shared ? b->bytes : in_pages(b->device, b->bytes + OD_PAD_BYTES);
 }
 

@@ -13,7 +13,7 @@
  * every later wait of that queue reports it; if it refuses some work, the first wait reports that, and
  * od_device_load_errors tells the others.
  * Thread: the compute queue belongs to one thread at a time; the load queue, and making, mapping and freeing buffers,
- * to any.
+ * committing and releasing memory, to any.
  * Owner: the caller frees buffers before their device, after waiting for all work that uses them. */
 #ifndef OD_COMPUTE_DEVICE_H
 #define OD_COMPUTE_DEVICE_H
@@ -63,8 +63,8 @@ OD_MUST_CHECK int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t 
  * does not cache this. */
 OD_MUST_CHECK int od_buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
 				    struct od_err *err);
-/* A buffer that takes memory only for what has been written and not released since (od_ref_release). Only where the
- * device releases memory. */
+/* A buffer that takes memory only for what has been committed or written, and not released since (od_ref_commit,
+ * od_ref_release). Only where the device lends memory. */
 OD_MUST_CHECK int od_buf_new_sparse(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
 				    struct od_err *err);
 /* A buffer for data on its way to others: the host fills it (od_ref_stage) and puts from there. No operation may use
@@ -98,13 +98,24 @@ void od_ref_push(struct od_ref r, size_t n, enum od_queue q);
 /* Memory that a buffer of od_buf_new_shared takes, with its padding, but without a stage: a GPU with memory of its own
  * gives whole pages of it, of 2 MiB, to all but small ones. d NULL: a device that maps all buffers. */
 uint64_t od_buf_memory(const struct od_device *d, uint64_t bytes);
-/* Memory of a buffer of `bytes` of which only the first `used` are used. Where the device does not release memory
- * (od_device_releases), it is that of the whole buffer. */
+/* Memory of a buffer of `bytes` of which only the first `used` are used. Where the device does not lend memory
+ * (od_device_lends), it is that of the whole buffer. */
 uint64_t od_buf_used_memory(const struct od_device *d, uint64_t bytes, uint64_t used);
+/* True: buffers of so many bytes can give memory back and take it again. A GPU does both in granules, of 2 MiB; what is
+ * far smaller than one would waste most of it. d NULL: a device that lends all. */
+bool od_device_lends(const struct od_device *d, uint64_t bytes);
 /* True: od_ref_release gives memory back. d NULL: a device that does. */
 bool od_device_releases(const struct od_device *d);
-/* Gives back the memory of whole pages within n bytes from `from` on, until they are written again. Does nothing where
- * the device does not release memory. No work uses them meanwhile; they hold anything afterwards. */
+/* True: the memory of sparse buffers must be committed before it is used. Else it is there when it is written first. */
+bool od_device_commits(const struct od_device *d);
+uint64_t od_device_granules(const struct od_device *d, uint64_t n); /* n bytes in whole granules; n if it has none */
+/* Takes memory for n bytes of a sparse buffer, as far as they have none: it holds anything. It may be used when this
+ * returns. Does nothing to other buffers. OD_ERR_NOMEM: another program has taken the memory; a part of the n bytes may
+ * have some then. what: its name for the error message. */
+OD_MUST_CHECK int od_ref_commit(struct od_ref from, uint64_t n, const char *what, struct od_err *err);
+/* Gives back the memory of whole pages or granules within n bytes from `from` on, until they are committed or written
+ * again. Does nothing where the device does not release memory. No work uses them meanwhile; they hold anything
+ * afterwards. */
 void od_ref_release(struct od_ref from, uint64_t n);
 /* Memory for n bytes of a shared buffer and for their stage, if the device needs one. */
 uint64_t od_staged_bytes(const struct od_device *d, uint64_t n);

@@ -11,6 +11,7 @@ struct od_buf {
 	uint64_t bytes;
 	char *at; /* its address on the device; the host cannot read it in general. NULL: it is on the host alone */
 	bool shared; /* the host can read this one, though the device does not map all buffers */
+	bool sparse; /* the device counts its memory when it is committed or released */
 	_Atomic(char *) stage; /* [bytes], of od_host_new; NULL: none yet */
 };
 
@@ -24,6 +25,8 @@ struct od_device_ops {
 	int (*buf_new_sparse)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
 			      struct od_err *err);
 	void (*buf_free)(struct od_buf *b);
+	/* NULL: what is written has memory */
+	int (*commit)(struct od_ref from, uint64_t n, const char *what, struct od_err *err);
 	void (*release)(struct od_ref from, uint64_t n); /* NULL: it releases nothing */
 	void *(*map)(struct od_ref r);
 	/* NULL, with host_free: od_map serves; bytes include the padding */
@@ -51,6 +54,7 @@ struct od_device {
 	uint64_t memory_bytes; /* for models; 0: not known */
 	uint64_t own_bytes; /* used by the device itself */
 	uint64_t page_bytes; /* buffers larger than half a page take whole pages of its memory; 0: none do */
+	uint64_t granule_bytes; /* commit's unit: a power of two */
 	uint64_t used_bytes; /* device memory in use before this process took any: its context, and other programs */
 	_Atomic uint64_t buffer_bytes; /* sum over all buffers */
 	_Atomic uint64_t waits; /* queues belong to different threads */

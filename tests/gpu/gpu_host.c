@@ -1,7 +1,11 @@
 /* A GPU for tests: memory of the host, late queues as streams, and threads that are fibres (gpu_emulated_warps.h).
  *
+ * Like a card's, the memory of a GPU is that of all who have opened it in this process; OD_GPU_BYTES is what the last
+ * one found. What has no memory any more cannot be accessed.
+ *
  * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory ("A,B,C": of
  * the first, the second and all further ones); OD_GPU_PAGE_BYTES, the size of a page of it (0: it has none);
+ * OD_GPU_GRANULE_BYTES, that of memory that is committed (0: none can be);
  * OD_GPU_SM, its multiprocessors (2); OD_GPU_BANDWIDTH, the bytes a second that it says its memory gives;
  * OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a fault;
  * OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file
@@ -29,6 +33,9 @@
 
 /* ---- The GPU ---- */
 
+static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t used_bytes[N_GPUS]; /* under the lock */
+
 struct gpu {
 	struct od_late *late;
 	pthread_mutex_t lock;
@@ -37,12 +44,13 @@ struct gpu {
 	_Atomic uint64_t n_asked;
 	uint64_t refuse_at; /* 0: never */
 	atomic_bool lost;
-	uint64_t used; /* under the lock, as all below */
-	uint64_t total, page_bytes, pinned, most_pinned;
+	uint64_t *used, pinned; /* under memory_lock */
+	struct reservation *reservations; /* under memory_lock */
+	uint64_t total, page_bytes, granule_bytes, most_pinned;
 	bool unified;
 	unsigned n_sm;
 	uint64_t bandwidth;
-	bool taken[OD_MAX_LATE]; /* streams */
+	bool taken[OD_MAX_LATE]; /* streams; under the lock */
 };
 
 struct gpu_stream {
@@ -106,13 +114,15 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "emulated GPU");
 	pthread_mutex_init(&g->lock, NULL);
 	g->total = number_in("OD_GPU_BYTES", index, TOTAL_BYTES);
+	g->used = &used_bytes[index];
+	g->unified = number_of("OD_GPU_HOST_UNIFIED", 0) != 0;
 	g->page_bytes = number_of("OD_GPU_PAGE_BYTES", 0);
+	g->granule_bytes = g->unified ? 0 : number_of("OD_GPU_GRANULE_BYTES", OD_PAGE_BYTES);
 	g->n_sm = (unsigned)number_of("OD_GPU_SM", 2);
 	g->bandwidth = number_of("OD_GPU_BANDWIDTH", BANDWIDTH);
 	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
 	g->refuse_at = number_of("OD_GPU_REFUSE_AT", 0);
 	g->most_pinned = number_of("OD_GPU_PINNED_BYTES", TOTAL_BYTES);
-	g->unified = number_of("OD_GPU_HOST_UNIFIED", 0) != 0;
 	g->blocks = gpu_blocks_new(number_of("OD_GPU_SEED", 1));
 	rc = g->blocks == NULL ? od_fail(err, OD_ERR_NOMEM, "emulated GPU") :
 				 od_late_new(&g->late, number_of("OD_GPU_ORDER", 0), err);
@@ -135,7 +145,7 @@ void gpu_close(struct gpu *g)
 
 void gpu_look(struct gpu *g, struct gpu_about *about)
 {
-	pthread_mutex_lock(&g->lock);
+	pthread_mutex_lock(&memory_lock);
 	*about = (struct gpu_about){ .name = "emulated GPU",
 				     .major = 8,
 				     .minor = 6,
@@ -144,10 +154,11 @@ void gpu_look(struct gpu *g, struct gpu_about *about)
 				     .memory_bytes_per_s = g->bandwidth,
 				     .cache_bytes = CACHE_BYTES,
 				     .total_bytes = g->total,
-				     .free_bytes = g->total - g->used,
+				     .free_bytes = g->total > *g->used ? g->total - *g->used : 0,
 				     .page_bytes = g->page_bytes,
+				     .granule_bytes = g->granule_bytes,
 				     .unified = g->unified };
-	pthread_mutex_unlock(&g->lock);
+	pthread_mutex_unlock(&memory_lock);
 }
 
 /* It ends where an unreadable page begins (but for what the alignment leaves), so that a kernel that reads behind it is
@@ -157,12 +168,12 @@ static void *take(struct gpu *g, uint64_t bytes, uint64_t taken, size_t align, u
 	const size_t room = (size_t)od_round_up(bytes, align), pages = (size_t)od_round_up(align + room, OD_PAGE_BYTES);
 	char *begin = MAP_FAILED, *at;
 
-	pthread_mutex_lock(&g->lock);
-	if (taken <= total - *used && !atomic_load(&g->lost))
+	pthread_mutex_lock(&memory_lock);
+	if (*used <= total && taken <= total - *used && !atomic_load(&g->lost))
 		begin = mmap(NULL, pages + OD_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (begin != MAP_FAILED)
 		*used += taken;
-	pthread_mutex_unlock(&g->lock);
+	pthread_mutex_unlock(&memory_lock);
 	if (begin == MAP_FAILED)
 		return NULL;
 	mprotect(begin + pages, OD_PAGE_BYTES, PROT_NONE);
@@ -171,16 +182,16 @@ static void *take(struct gpu *g, uint64_t bytes, uint64_t taken, size_t align, u
 	return at;
 }
 
-static void give_back(struct gpu *g, void *at, uint64_t *used)
+static void give_back(void *at, uint64_t *used)
 {
 	struct memory *m;
 
 	if (at == NULL)
 		return;
 	m = (struct memory *)at - 1;
-	pthread_mutex_lock(&g->lock);
+	pthread_mutex_lock(&memory_lock);
 	*used -= m->taken;
-	pthread_mutex_unlock(&g->lock);
+	pthread_mutex_unlock(&memory_lock);
 	munmap(m->begin, m->all);
 }
 
@@ -191,12 +202,12 @@ static uint64_t in_pages(const struct gpu *g, uint64_t bytes)
 
 void *gpu_alloc(struct gpu *g, uint64_t bytes)
 {
-	return take(g, bytes, in_pages(g, bytes), 256, &g->used, g->total);
+	return take(g, bytes, in_pages(g, bytes), 256, g->used, g->total);
 }
 
 void gpu_free(struct gpu *g, void *at)
 {
-	give_back(g, at, &g->used);
+	give_back(at, g->used);
 }
 
 void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
@@ -206,7 +217,104 @@ void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
 
 void gpu_free_host(struct gpu *g, void *at)
 {
-	give_back(g, at, &g->pinned);
+	give_back(at, &g->pinned);
+}
+
+/* ---- Addresses and memory apart ---- */
+
+#define ANYTHING 0xff /* committed memory holds it: floats of it are no numbers */
+
+struct reservation {
+	struct reservation *next;
+	char *at;
+	uint64_t n; /* granules */
+	bool has[]; /* [n]: memory */
+};
+
+static void *map_at(void *at, uint64_t bytes, int prot)
+{
+	return mmap(at, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at != NULL ? MAP_FIXED : 0), -1, 0);
+}
+
+void *gpu_reserve(struct gpu *g, uint64_t bytes)
+{
+	struct reservation *r = calloc(1, sizeof(*r) + bytes / g->granule_bytes);
+
+	if (r != NULL)
+		r->at = map_at(NULL, bytes, PROT_NONE);
+	if (r == NULL || r->at == MAP_FAILED || bytes % g->granule_bytes != 0) {
+		free(r);
+		return NULL;
+	}
+	r->n = bytes / g->granule_bytes;
+	pthread_mutex_lock(&memory_lock);
+	r->next = g->reservations;
+	g->reservations = r;
+	pthread_mutex_unlock(&memory_lock);
+	return r->at;
+}
+
+/* The granules of a range, all of which have memory, or none. Under memory_lock. */
+static bool *granules_of(struct gpu *g, const char *at, uint64_t bytes, bool have)
+{
+	struct reservation *r = g->reservations;
+	uint64_t first;
+
+	while (r != NULL && (at < r->at || at >= r->at + r->n * g->granule_bytes))
+		r = r->next;
+	first = r != NULL ? (uint64_t)(at - r->at) / g->granule_bytes : 0;
+	if (r == NULL || bytes == 0 || (uint64_t)(at - r->at) % g->granule_bytes != 0 ||
+	    bytes % g->granule_bytes != 0 || bytes / g->granule_bytes > r->n - first)
+		gpu_host_fail("a range is not of whole granules that were reserved");
+	for (uint64_t i = 0; i < bytes / g->granule_bytes; i++)
+		if (r->has[first + i] != have)
+			gpu_host_fail(have ? "what is released has no memory" : "what is committed has memory");
+	return r->has + first;
+}
+
+int gpu_commit(struct gpu *g, void *at, uint64_t bytes)
+{
+	int error = ERROR_MEMORY;
+	bool *has;
+
+	pthread_mutex_lock(&memory_lock);
+	has = granules_of(g, at, bytes, false);
+	if (atomic_load(&g->lost)) {
+		error = ERROR_LOST;
+	} else if (*g->used <= g->total && bytes <= g->total - *g->used &&
+		   map_at(at, bytes, PROT_READ | PROT_WRITE) == at) {
+		memset(at, ANYTHING, bytes);
+		memset(has, true, bytes / g->granule_bytes);
+		*g->used += bytes;
+		error = ERROR_NONE;
+	}
+	pthread_mutex_unlock(&memory_lock);
+	return error;
+}
+
+void gpu_release(struct gpu *g, void *at, uint64_t bytes)
+{
+	pthread_mutex_lock(&memory_lock);
+	memset(granules_of(g, at, bytes, true), false, bytes / g->granule_bytes);
+	if (map_at(at, bytes, PROT_NONE) != at)
+		gpu_host_fail("memory cannot be released");
+	*g->used -= bytes;
+	pthread_mutex_unlock(&memory_lock);
+}
+
+void gpu_unreserve(struct gpu *g, void *at, uint64_t bytes)
+{
+	struct reservation **r = &g->reservations, *of;
+
+	pthread_mutex_lock(&memory_lock);
+	(void)granules_of(g, at, bytes, false);
+	while ((*r)->at != at)
+		r = &(*r)->next;
+	of = *r;
+	*r = of->next;
+	pthread_mutex_unlock(&memory_lock);
+	munmap(of->at, bytes);
+	free(of);
 }
 
 int gpu_stream_new(struct gpu_stream **out, struct gpu *g, bool gathers)

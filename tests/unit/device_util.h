@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-#include "common/compute/device.h"
+#include "common/base/mem.h"
+#include "common/compute/device_internal.h"
 #include "common/compute/open_device.h"
 #include "common/compute/ops.h"
 
@@ -42,6 +43,14 @@ static inline bool on_far(void)
 static inline bool on_gpu(void)
 {
 	return on_plugin() && !on_far();
+}
+
+/* True: on the emulated GPU, whose memory is that of all devices of this process that have opened it. */
+static inline bool on_emulated(void)
+{
+	const char *plugin = getenv("OD_CUDA_PLUGIN");
+
+	return on_plugin() && plugin != NULL && strstr(plugin, "libod_gpu_host.so") != NULL;
 }
 
 /* A GPU needs one of the tests that exist for each table. $OD_TEST: the only one to run, for sanitizers that run them
@@ -73,6 +82,15 @@ static inline struct od_buf *buf_new(struct od_device *d, uint64_t bytes)
 
 	must(od_buf_new(&b, d, bytes, "a test", &err), &err);
 	return b;
+}
+
+/* On the emulated GPU, as another program: takes all memory but so much. *other is its device. */
+static inline struct od_buf *take_all_but(uint64_t left, struct od_device **other)
+{
+	struct od_err err = { 0 };
+
+	must(od_device_open(other, "cuda", OD_CPU_AUTO, 1, "test", &err), &err);
+	return buf_new(*other, (*other)->memory_bytes - (*other)->own_bytes - left - OD_PAD_BYTES);
 }
 
 static inline struct od_buf *shared_buf_new(struct od_device *d, uint64_t bytes) /* as experts have them */

@@ -56,6 +56,137 @@ static void too_large_a_buffer(void **state)
 	od_device_free(d);
 }
 
+/* ---- memory that comes and goes ---- */
+
+#define GRANULE 65536u
+
+static struct od_device *open_granular(void)
+{
+	struct od_device *d;
+
+	setenv("OD_GPU_GRANULE_BYTES", "65536", 1);
+	d = open_gpu("0x6000000", "0");
+	unsetenv("OD_GPU_GRANULE_BYTES");
+	return d;
+}
+
+/* Free memory, as another program finds it. */
+static uint64_t free_now(void)
+{
+	struct od_device *d = open_gpu("0x6000000", "0");
+	const uint64_t bytes = d->memory_bytes;
+
+	od_device_free(d);
+	return bytes;
+}
+
+static void fill(struct od_device *d, struct od_buf *b, uint64_t at, uint64_t n, uint8_t value)
+{
+	uint8_t *bytes = malloc(n);
+
+	assert_non_null(bytes);
+	memset(bytes, value, n);
+	put_at(d, od_buf_ref(b, at), bytes, n);
+	free(bytes);
+}
+
+static uint8_t byte_of(struct od_device *d, struct od_buf *b, uint64_t at)
+{
+	uint8_t byte;
+
+	get_at(d, &byte, od_buf_ref(b, at), 1);
+	return byte;
+}
+
+static void only_whole_granules_are_lent(void **state)
+{
+	struct od_device *d = open_granular();
+
+	(void)state;
+	assert_true(od_device_commits(d));
+	assert_false(od_device_lends(d, GRANULE / 2));
+	assert_true(od_device_lends(d, GRANULE / 2 + 1));
+	assert_int_equal(od_buf_used_memory(d, GRANULE, 0), 0);
+	assert_int_equal(od_buf_used_memory(d, GRANULE, 1), GRANULE);
+	assert_int_equal(od_buf_used_memory(d, GRANULE, GRANULE - OD_PAD_BYTES), GRANULE);
+	assert_int_equal(od_buf_used_memory(d, GRANULE, GRANULE), 2 * GRANULE);
+	assert_int_equal(od_device_granules(d, 2 * GRANULE + 1), 3 * GRANULE);
+	od_device_free(d);
+	setenv("OD_GPU_GRANULE_BYTES", "0", 1); /* a driver that cannot do it */
+	d = open_gpu("0x6000000", "0");
+	unsetenv("OD_GPU_GRANULE_BYTES");
+	assert_false(od_device_commits(d) || od_device_lends(d, GRANULE));
+	assert_int_equal(od_buf_used_memory(d, GRANULE, 1), od_buf_memory(d, GRANULE));
+	od_device_free(d);
+}
+
+/* Ranges need not be of whole granules: what is committed is there, what is released is gone if it is whole. */
+static void committed_memory_is_there(void **state)
+{
+	struct od_device *d = open_granular();
+	const uint64_t before = free_now();
+	struct od_buf *b, *plain = buf_new(d, 64);
+	struct od_err err = { 0 };
+
+	(void)state;
+	must(od_buf_new_sparse(&b, d, 10 * GRANULE, "a test", &err), &err);
+	assert_int_equal(free_now(), before - 64 - OD_PAD_BYTES);
+	must(od_ref_commit(od_buf_ref(plain, 0), 64, "x", &err), &err); /* it has its memory */
+	od_ref_release(od_buf_ref(plain, 0), 64);
+	od_buf_free(plain);
+	must(od_ref_commit(od_buf_ref(b, 2 * GRANULE - 10), 20, "x", &err), &err);
+	assert_int_equal(free_now(), before - 2 * GRANULE);
+	fill(d, b, 2 * GRANULE - 10, 20, 5);
+	must(od_ref_commit(od_buf_ref(b, 0), 4 * GRANULE, "x", &err), &err);
+	assert_int_equal(free_now(), before - 4 * GRANULE);
+	assert_int_equal(byte_of(d, b, 2 * GRANULE - 1), 5);
+	fill(d, b, 0, 4 * GRANULE, 6);
+	od_ref_release(od_buf_ref(b, 1), 3 * GRANULE - 2); /* one is whole */
+	assert_int_equal(free_now(), before - 3 * GRANULE);
+	assert_int_equal(byte_of(d, b, GRANULE - 1), 6);
+	assert_int_equal(byte_of(d, b, 2 * GRANULE), 6);
+	od_ref_release(od_buf_ref(b, 0), 4 * GRANULE);
+	od_ref_release(od_buf_ref(b, 0), 4 * GRANULE);
+	assert_int_equal(free_now(), before);
+	must(od_ref_commit(od_buf_ref(b, 0), 10 * GRANULE + OD_PAD_BYTES, "x", &err), &err); /* also what pads it */
+	assert_int_equal(free_now(), before - 11 * GRANULE);
+	fill(d, b, 0, 10 * GRANULE, 7);
+	assert_int_equal(byte_of(d, b, 10 * GRANULE - 1), 7);
+	assert_int_equal(atomic_load(&d->buffer_bytes), 11 * GRANULE);
+	od_buf_free(b);
+	assert_int_equal(atomic_load(&d->buffer_bytes), 0);
+	assert_int_equal(free_now(), before);
+	assert_int_equal(od_buf_new_sparse(&b, d, UINT64_MAX, "too much", &err), OD_ERR_NOMEM);
+	assert_null(b);
+	od_device_free(d);
+}
+
+static void memory_that_another_program_has(void **state)
+{
+	struct od_device *d = open_granular(), *other;
+	struct od_buf *b, *taken;
+	struct od_err err = { 0 };
+
+	(void)state;
+	must(od_buf_new_sparse(&b, d, 100 * MIB, "a test", &err), &err);
+	taken = take_all_but(3 * MIB, &other);
+	must(od_ref_commit(od_buf_ref(b, 0), 2 * MIB, "x", &err), &err);
+	fill(d, b, 0, 2 * MIB, 9);
+	assert_int_equal(od_ref_commit(od_buf_ref(b, 0), 4 * MIB, "keys", &err), OD_ERR_NOMEM);
+	assert_says(&err,
+		    "cuda:0 emulated GPU: no memory for keys: 5 MiB needed, 1 MiB free: another program has taken "
+		    "some since this one started; end it, or leave it more (--memory)");
+	assert_int_equal(byte_of(d, b, 2 * MIB - 1), 9);
+	assert_int_equal(od_device_failed(d, &err), OD_OK);
+	od_buf_free(taken);
+	must(od_ref_commit(od_buf_ref(b, 0), 4 * MIB, "keys", &err), &err);
+	assert_int_equal(byte_of(d, b, 2 * MIB - 1), 9);
+	fill(d, b, 2 * MIB, 2 * MIB, 10);
+	od_buf_free(b);
+	od_device_free(other);
+	od_device_free(d);
+}
+
 /* Models are planned by the memory that they go to, of all cards; a GPU that has none of its own has the host's. */
 static void what_is_free(void **state)
 {
@@ -469,6 +600,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(too_large_a_buffer),
+		cmocka_unit_test(only_whole_granules_are_lent),
+		cmocka_unit_test(committed_memory_is_there),
+		cmocka_unit_test(memory_that_another_program_has),
 		cmocka_unit_test(what_is_free),
 		cmocka_unit_test(no_room_to_begin),
 		cmocka_unit_test(no_room_for_a_table),

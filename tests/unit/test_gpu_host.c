@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -240,26 +241,93 @@ static void test_warps(void **state)
 	}
 }
 
+/* The signal that ends a child process which makes the mistake; 0: none does. */
+static int signal_of(void (*mistake)(uint32_t way), uint32_t way)
+{
+	const pid_t child = fork();
+	int status;
+
+	assert_true(child >= 0);
+	if (child == 0) {
+		const int null = dup2(STDOUT_FILENO, STDERR_FILENO);
+
+		close(null);
+		(void)signal(SIGSEGV, SIG_DFL); /* cmocka has a handler */
+		mistake(way);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void run_wrong(uint32_t way)
+{
+	uint32_t out[BLOCKS * THREADS];
+
+	run(wrong, way, out);
+}
+
 static void test_mistakes_end_it(void **state)
 {
 	(void)state;
-	for (uint32_t way = 0; way < N_WAYS; way++) {
-		uint32_t out[BLOCKS * THREADS];
-		const pid_t child = fork();
-		int status;
-
-		assert_true(child >= 0);
-		if (child == 0) {
-			const int null = dup2(STDOUT_FILENO, STDERR_FILENO);
-
-			close(null);
-			run(wrong, way, out);
-			_exit(0);
-		}
-		assert_int_equal(waitpid(child, &status, 0), child);
-		if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
+	for (uint32_t way = 0; way < N_WAYS; way++)
+		if (signal_of(run_wrong, way) != SIGABRT)
 			fail_msg("mistake %u is not found", way);
-	}
+}
+
+/* ---- addresses and memory apart ---- */
+
+#define GRANULE 8192u
+
+enum { RIGHT, NOT_COMMITTED, RELEASED, RELEASED_EARLY, COMMITTED_TWICE, RELEASED_TWICE, NOT_WHOLE, LEFT, N_USES };
+
+/* Copies a word to the second of three granules and back. */
+static void use_range(uint32_t way)
+{
+	uint32_t from = 7, to = 0;
+	struct gpu_stream *s;
+	struct gpu_event *e;
+	struct od_err err;
+	struct gpu *g;
+	char *at;
+
+	setenv("OD_GPU_GRANULE_BYTES", "8192", 1);
+	assert_int_equal(gpu_open(&g, 0, &err), OD_OK);
+	assert_int_equal(gpu_stream_new(&s, g, false), 0);
+	assert_int_equal(gpu_event_new(&e, g, false), 0);
+	at = gpu_reserve(g, 3ull * GRANULE);
+	assert_int_equal(gpu_commit(g, at, GRANULE), 0);
+	if (way != NOT_COMMITTED)
+		assert_int_equal(gpu_commit(g, at + GRANULE, way == NOT_WHOLE ? GRANULE / 2 : GRANULE), 0);
+	if (way == COMMITTED_TWICE)
+		(void)gpu_commit(g, at, GRANULE);
+	if (way == RELEASED)
+		gpu_release(g, at + GRANULE, GRANULE);
+	assert_int_equal(gpu_copy(s, at + GRANULE, &from, sizeof(from), GPU_TO), 0);
+	assert_int_equal(gpu_copy(s, &to, at + GRANULE, sizeof(to), GPU_FROM), 0);
+	if (way == RELEASED_EARLY)
+		gpu_release(g, at, 2ull * GRANULE);
+	assert_int_equal(gpu_event_record(e, s), 0);
+	assert_int_equal(gpu_event_wait(e), 0);
+	assert_int_equal(to, 7);
+	if (way != LEFT)
+		gpu_release(g, at, 2ull * GRANULE);
+	if (way == RELEASED_TWICE)
+		gpu_release(g, at, GRANULE);
+	gpu_unreserve(g, at, 3ull * GRANULE);
+	gpu_event_free(e);
+	gpu_stream_free(s);
+	gpu_close(g);
+}
+
+static void test_memory_is_where_it_was_committed(void **state)
+{
+	(void)state;
+	assert_int_equal(signal_of(use_range, RIGHT), 0);
+	for (uint32_t way = RIGHT + 1; way < N_USES; way++)
+		if (signal_of(use_range, way) !=
+		    (way == NOT_COMMITTED || way == RELEASED || way == RELEASED_EARLY ? SIGSEGV : SIGABRT))
+			fail_msg("mistake %u is not found", way);
 }
 
 int main(void)
@@ -267,7 +335,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_barriers),	cmocka_unit_test(test_warps_run_ahead),
 		cmocka_unit_test(test_many_copies),	cmocka_unit_test(test_warps),
-		cmocka_unit_test(test_mistakes_end_it),
+		cmocka_unit_test(test_mistakes_end_it), cmocka_unit_test(test_memory_is_where_it_was_committed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

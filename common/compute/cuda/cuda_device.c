@@ -8,9 +8,11 @@
 #include "common/compute/cuda/cuda_plugin.h"
 #include "common/compute/cuda/gpu_form.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- errors ---- */
 
@@ -82,24 +84,30 @@ static void look_for_fault(struct od_cuda_device *c)
  * does not cache pinned memory ("CUDA for Tegra", memory types), so what it reads more than once a step is in memory of
  * its own. */
 
+/* advice: what to do, or "". */
+static int no_memory(struct od_device *d, uint64_t bytes, const char *what, const char *advice, struct od_err *err)
+{
+	struct gpu_about about;
+
+	if (atomic_load(&d->lost))
+		return od_fail(err, OD_ERR_IO, "%s: no memory for %s: the GPU is lost after a fault", d->name, what);
+	gpu_look(((struct od_cuda_device *)d)->gpu, &about);
+	return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %s: %" PRIu64 " MiB needed, %" PRIu64 " MiB free%s",
+		       d->name, what, (bytes >> 20) + 1, about.free_bytes >> 20, advice);
+}
+
 static int make_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, bool shared, const char *what,
 		    struct od_err *err)
 {
 	struct od_cuda_device *c = (struct od_cuda_device *)d;
 	struct od_buf *b = calloc(1, sizeof(*b));
-	struct gpu_about about;
 
 	*out = NULL;
 	if (b != NULL && bytes <= UINT64_MAX / 2)
 		b->at = shared ? gpu_alloc_host(c->gpu, bytes + OD_PAD_BYTES) : gpu_alloc(c->gpu, bytes + OD_PAD_BYTES);
 	if (b == NULL || b->at == NULL) {
 		free(b);
-		if (atomic_load(&d->lost))
-			return od_fail(err, OD_ERR_IO, "%s: no memory for %s: the GPU is lost after a fault", d->name,
-				       what);
-		gpu_look(c->gpu, &about);
-		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %s: %" PRIu64 " MiB needed, %" PRIu64 " MiB free",
-			       d->name, what, (bytes >> 20) + 1, about.free_bytes >> 20);
+		return no_memory(d, bytes, what, "", err);
 	}
 	b->device = d;
 	b->bytes = bytes;
@@ -119,11 +127,128 @@ static int buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t byt
 	return make_buf(out, d, bytes, d->shares, what, err);
 }
 
+/* ---- sparse memory ----
+ *
+ * Addresses stay as they are, with memory and without, so that kernels, tables and graphs may hold them (vAttention,
+ * arXiv 2405.04437, section 5). */
+
+struct sparse_buf {
+	struct od_buf base;
+	pthread_mutex_t lock; /* guards has */
+	uint64_t n_granules;
+	bool has[]; /* [n_granules]: memory */
+};
+
+static int buf_new_sparse(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
+			  struct od_err *err)
+{
+	struct od_cuda_device *c = (struct od_cuda_device *)d;
+	const uint64_t granule = d->granule_bytes,
+		       n = bytes <= UINT64_MAX / 2 ? od_round_up(bytes + OD_PAD_BYTES, granule) / granule : 0;
+	struct sparse_buf *s = n > 0 ? calloc(1, sizeof(*s) + n * sizeof(*s->has)) : NULL;
+
+	*out = NULL;
+	if (s != NULL)
+		s->base.at = gpu_reserve(c->gpu, n * granule);
+	if (s == NULL || s->base.at == NULL) {
+		free(s);
+		return od_fail(err, OD_ERR_NOMEM, "%s: no addresses for %s: %" PRIu64 " MiB", d->name, what,
+			       (bytes >> 20) + 1);
+	}
+	pthread_mutex_init(&s->lock, NULL);
+	s->base.device = d;
+	s->base.bytes = bytes;
+	s->base.sparse = true;
+	s->n_granules = n;
+	*out = &s->base;
+	return OD_OK;
+}
+
+/* The first granule at or behind i that has memory, or has none; at most end. */
+static uint64_t find_granule(const struct sparse_buf *s, uint64_t i, uint64_t end, bool has)
+{
+	while (i < end && s->has[i] != has)
+		i++;
+	return i;
+}
+
+/* Commits or releases n granules, none of which is so yet. Under the lock. */
+static int change_granules(struct sparse_buf *s, uint64_t first, uint64_t n, bool has)
+{
+	struct od_cuda_device *c = (struct od_cuda_device *)s->base.device;
+	const uint64_t granule = c->base.granule_bytes, bytes = n * granule;
+	char *at = s->base.at + first * granule;
+
+	if (has) {
+		const int error = gpu_commit(c->gpu, at, bytes);
+
+		if (error != 0)
+			return error;
+		atomic_fetch_add(&c->base.buffer_bytes, bytes);
+	} else {
+		gpu_release(c->gpu, at, bytes);
+		atomic_fetch_sub(&c->base.buffer_bytes, bytes);
+	}
+	memset(s->has + first, has, n * sizeof(*s->has));
+	return 0;
+}
+
+/* Changes granules in [first, end) that are not so yet. */
+static int change_all(struct sparse_buf *s, uint64_t first, uint64_t end, bool has)
+{
+	int error = 0;
+
+	pthread_mutex_lock(&s->lock);
+	for (uint64_t next; error == 0 && (first = find_granule(s, first, end, !has)) < end; first = next) {
+		next = find_granule(s, first, end, has);
+		error = change_granules(s, first, next - first, has);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return error;
+}
+
+static int commit(struct od_ref from, uint64_t n, const char *what, struct od_err *err)
+{
+	struct sparse_buf *s = (struct sparse_buf *)from.buf;
+	struct od_device *d = from.buf->device;
+	uint64_t end;
+
+	if (!from.buf->sparse)
+		return OD_OK;
+	end = od_round_up(from.at + n, d->granule_bytes) / d->granule_bytes;
+	assert(end <= s->n_granules);
+	if (change_all(s, from.at / d->granule_bytes, end, true) == 0)
+		return OD_OK;
+	return no_memory(d, n, what,
+			 ": another program has taken some since this one started; end it, or leave it more "
+			 "(--memory)",
+			 err);
+}
+
+static void release(struct od_ref from, uint64_t n)
+{
+	struct sparse_buf *s = (struct sparse_buf *)from.buf;
+	const uint64_t granule = from.buf->device->granule_bytes, end = (from.at + n) / granule;
+
+	if (from.buf->sparse)
+		(void)change_all(s, od_round_up(from.at, granule) / granule, end < s->n_granules ? end : s->n_granules,
+				 false);
+}
+
+static void free_sparse(struct od_cuda_device *c, struct sparse_buf *s)
+{
+	(void)change_all(s, 0, s->n_granules, false);
+	gpu_unreserve(c->gpu, s->base.at, s->n_granules * c->base.granule_bytes);
+	pthread_mutex_destroy(&s->lock);
+}
+
 static void buf_free(struct od_buf *b)
 {
 	struct od_cuda_device *c = (struct od_cuda_device *)b->device;
 
-	if (b->shared)
+	if (b->sparse)
+		free_sparse(c, (struct sparse_buf *)b);
+	else if (b->shared)
 		gpu_free_host(c->gpu, b->at);
 	else
 		gpu_free(c->gpu, b->at);
@@ -331,7 +456,10 @@ static int make_queue(struct od_cuda_device *c, enum od_queue q, struct od_err *
 static const struct od_device_ops ops = {
 	.buf_new = buf_new,
 	.buf_new_shared = buf_new_shared,
+	.buf_new_sparse = buf_new_sparse,
 	.buf_free = buf_free,
+	.commit = commit,
+	.release = release,
 	.map = map,
 	.host_new = host_new,
 	.host_free = host_free,
@@ -368,7 +496,13 @@ static int open_device(struct od_device **out, unsigned index, enum od_cpu cpu, 
 		pthread_mutex_init(&c->queue[q].order, NULL);
 	}
 	gpu_look(c->gpu, &about);
-	c->base.ops = &ops;
+	c->ops = ops;
+	if (about.granule_bytes == 0) {
+		c->ops.buf_new_sparse = NULL;
+		c->ops.commit = NULL;
+		c->ops.release = NULL;
+	}
+	c->base.ops = &c->ops;
 	snprintf(c->base.name, sizeof(c->base.name), "cuda:%u %.36s", index, about.name);
 	for (size_t i = 0; i < 2; i++) {
 		c->base.kernels[i] = "cuda";
@@ -382,6 +516,7 @@ static int open_device(struct od_device **out, unsigned index, enum od_cpu cpu, 
 	c->base.used_bytes = about.total_bytes - about.free_bytes;
 	c->base.own_bytes = OD_CUDA_SCRATCH_BYTES;
 	c->base.page_bytes = about.page_bytes;
+	c->base.granule_bytes = about.granule_bytes;
 	for (int q = 0; rc == OD_OK && q < OD_N_QUEUES; q++)
 		rc = make_queue(c, (enum od_queue)q, err);
 	if (rc == OD_OK && gpu_event_new(&c->finished, c->gpu, false) != 0)

@@ -53,6 +53,7 @@ struct od_cuda_queue {
 
 struct od_cuda_device {
 	struct od_device base;
+	struct od_device_ops ops;
 	struct gpu *gpu;
 	struct od_cuda_queue queue[OD_N_QUEUES];
 	struct gpu_fault *fault; /* host memory that kernels write */

@@ -1,5 +1,6 @@
 /* A GPU by CUDA's runtime (12.2 and newer). Its own context is the process's primary one; every call sets the GPU
  * first, as the caller may be any thread. */
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <new>
@@ -15,8 +16,23 @@
 /* cudaMalloc's page, from Pascal on; no call tells it (github.com/pytorch/pytorch/pull/17120). */
 #define PAGE_BYTES (2u << 20)
 
+/* The driver's calls for addresses and memory apart. This program is not linked with the driver, so that it starts
+ * without one. */
+struct memory_calls {
+	decltype(&cuDeviceGetAttribute) attribute;
+	decltype(&cuMemGetAllocationGranularity) granularity;
+	decltype(&cuMemAddressReserve) reserve;
+	decltype(&cuMemAddressFree) unreserve;
+	decltype(&cuMemCreate) create;
+	decltype(&cuMemRelease) release;
+	decltype(&cuMemMap) map;
+	decltype(&cuMemUnmap) unmap;
+	decltype(&cuMemSetAccess) set_access;
+};
+
 struct gpu {
 	int index;
+	struct memory_calls call; /* with about.granule_bytes */
 	struct gpu_about about;
 	bool waits; /* its kernels wait for what they follow (gpu_after_previous) */
 };
@@ -103,6 +119,57 @@ static void look_at_speed(struct gpu *g, bool integrated)
 		g->about.memory_bytes_per_s = 2 * memory_hz * bus_bytes;
 }
 
+template <typename function> static bool find_call(function *out, const char *name)
+{
+	enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+	void *call = NULL;
+#if CUDART_VERSION >= 12050
+	const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &call, 12000, cudaEnableDefault, &found);
+#else
+	const cudaError_t error = cudaGetDriverEntryPoint(name, &call, cudaEnableDefault, &found);
+#endif
+
+	*out = (function)call;
+	return error == cudaSuccess && found == cudaDriverEntryPointSuccess && call != NULL;
+}
+
+static CUmemAllocationProp where(const struct gpu *g)
+{
+	CUmemAllocationProp p = {};
+
+	p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+	p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	p.location.id = g->index;
+	return p;
+}
+
+static bool find_calls(struct memory_calls *c)
+{
+	return find_call(&c->attribute, "cuDeviceGetAttribute") &&
+	       find_call(&c->granularity, "cuMemGetAllocationGranularity") &&
+	       find_call(&c->reserve, "cuMemAddressReserve") && find_call(&c->unreserve, "cuMemAddressFree") &&
+	       find_call(&c->create, "cuMemCreate") && find_call(&c->release, "cuMemRelease") &&
+	       find_call(&c->map, "cuMemMap") && find_call(&c->unmap, "cuMemUnmap") &&
+	       find_call(&c->set_access, "cuMemSetAccess");
+}
+
+/* Some virtual machines, and GPUs with the host's memory, cannot do it. */
+static uint64_t find_granule(struct gpu *g)
+{
+	const CUmemAllocationProp p = where(g);
+	size_t granule = 0;
+	int can = 0;
+
+	if (!find_calls(&g->call) ||
+	    g->call.attribute(&can, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, g->index) !=
+		    CUDA_SUCCESS ||
+	    can == 0 || g->call.granularity(&granule, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS) {
+		(void)cudaGetLastError();
+		return 0;
+	}
+	return granule;
+}
+
 static int look_at(struct gpu *g, struct od_err *err)
 {
 	struct cudaDeviceProp p;
@@ -137,6 +204,8 @@ static int look_at(struct gpu *g, struct od_err *err)
 			g->index, p.name, p.major, p.minor);
 	/* Kernels of older PTX have no wait: begun early, they would read before the one they follow has written. */
 	g->waits = p.major >= 9 && attributes.ptxVersion >= 90;
+	if (!p.integrated)
+		g->about.granule_bytes = find_granule(g);
 	return OD_OK;
 }
 
@@ -232,6 +301,59 @@ extern "C" void gpu_free_host(struct gpu *g, void *at)
 {
 	if (at != NULL && use(g) == cudaSuccess)
 		(void)cudaFreeHost(((void **)at)[-1]);
+}
+
+extern "C" void *gpu_reserve(struct gpu *g, uint64_t bytes)
+{
+	CUdeviceptr at = 0;
+
+	if (use(g) != cudaSuccess || g->call.reserve(&at, bytes, 0, 0, 0) != CUDA_SUCCESS)
+		return NULL;
+	return (void *)at;
+}
+
+extern "C" void gpu_unreserve(struct gpu *g, void *at, uint64_t bytes)
+{
+	if (use(g) == cudaSuccess)
+		(void)g->call.unreserve((CUdeviceptr)at, bytes);
+}
+
+/* Each granule is an allocation of its own, so that any run of them can be released. The mapping alone keeps it. */
+static CUresult commit_granule(struct gpu *g, CUdeviceptr at)
+{
+	const CUmemAllocationProp p = where(g);
+	CUmemGenericAllocationHandle memory;
+	CUresult error = g->call.create(&memory, g->about.granule_bytes, &p, 0);
+
+	if (error != CUDA_SUCCESS)
+		return error;
+	error = g->call.map(at, g->about.granule_bytes, 0, memory, 0);
+	(void)g->call.release(memory);
+	return error;
+}
+
+extern "C" int gpu_commit(struct gpu *g, void *at, uint64_t bytes)
+{
+	const CUdeviceptr begin = (CUdeviceptr)at;
+	CUmemAccessDesc access = {};
+	CUresult error = (CUresult)use(g); /* the numbers of the runtime's errors are the driver's */
+	uint64_t n = 0;
+
+	for (; error == CUDA_SUCCESS && n < bytes; n += error == CUDA_SUCCESS ? g->about.granule_bytes : 0)
+		error = commit_granule(g, begin + n);
+	access.location = where(g).location;
+	access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	if (error == CUDA_SUCCESS)
+		error = g->call.set_access(begin, bytes, &access, 1);
+	if (error != CUDA_SUCCESS && n > 0)
+		(void)g->call.unmap(begin, n);
+	return error;
+}
+
+extern "C" void gpu_release(struct gpu *g, void *at, uint64_t bytes)
+{
+	if (use(g) == cudaSuccess)
+		(void)g->call.unmap((CUdeviceptr)at, bytes);
 }
 
 /* ---- streams ---- */

@@ -51,6 +51,7 @@ struct gpu_about {
 	uint64_t cache_bytes; /* L2 */
 	uint64_t free_bytes, total_bytes; /* device memory */
 	uint64_t page_bytes; /* allocations larger than half a page take whole pages of its memory; 0: none do */
+	uint64_t granule_bytes; /* gpu_commit's unit, a power of two; 0: addresses always have memory */
 	bool unified; /* its memory is the host's */
 };
 
@@ -68,6 +69,13 @@ void gpu_free(struct gpu *g, void *at); /* NULL ok; no work uses it any more */
  * address. NULL: too little. */
 void *gpu_alloc_host(struct gpu *g, uint64_t bytes);
 void gpu_free_host(struct gpu *g, void *at); /* NULL ok */
+
+/* Addresses without memory; NULL: there are none left. All bytes and addresses here are multiples of granule_bytes. */
+void *gpu_reserve(struct gpu *g, uint64_t bytes);
+void gpu_unreserve(struct gpu *g, void *at, uint64_t bytes); /* it has no memory any more */
+/* Memory for a range that has none; it holds anything. After an error the range has none. */
+int gpu_commit(struct gpu *g, void *at, uint64_t bytes);
+void gpu_release(struct gpu *g, void *at, uint64_t bytes); /* all of it has memory, and no work uses it any more */
 
 /* gathers: it keeps launches, until it is given anything else or many of them are there, to make graphs of them
  * (gpu_graphs.h). */
