@@ -30,7 +30,7 @@ struct od_expert_bufs {
 	pthread_mutex_t lock;
 	struct od_device *device;
 	unsigned slot;
-	bool together;
+	bool together, lends;
 	uint64_t limit_bytes; /* UINT64_MAX: none */
 	uint64_t taken_bytes; /* sum over all buffers */
 	uint32_t n_layers; /* 1: all are alike */
@@ -48,13 +48,28 @@ static uint64_t in_steps(uint64_t bytes, uint64_t used)
 	return rounded < bytes ? rounded : bytes;
 }
 
+bool od_expert_bufs_lend(const struct od_device *d, unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS])
+{
+	bool lends = true;
+
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
+		lends = lends && ((slot & 1u << i) == 0 || od_device_lends(d, bytes[i]));
+	return lends;
+}
+
+static uint64_t memory_of(const struct od_device *d, bool lends, uint64_t bytes, uint64_t used)
+{
+	return lends ? od_buf_used_memory(d, bytes, used) : od_buf_memory(d, bytes);
+}
+
 uint64_t od_expert_bufs_memory(const struct od_device *d, unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS],
 			       const uint64_t used[OD_N_EXPERT_BUFS])
 {
+	const bool lends = od_expert_bufs_lend(d, slot, bytes);
 	uint64_t sum = 0;
 
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
-		sum += (slot & 1u << i) != 0 ? od_buf_used_memory(d, bytes[i], in_steps(bytes[i], used[i])) : 0;
+		sum += (slot & 1u << i) != 0 ? memory_of(d, lends, bytes[i], in_steps(bytes[i], used[i])) : 0;
 	return sum;
 }
 
@@ -64,14 +79,14 @@ static int measure_layers(struct od_expert_bufs *b, const struct od_expert_bufs_
 		struct buf_kind *k = &b->kind[i];
 
 		k->bytes = o->bytes[i];
-		k->stride = od_map_bytes(k->bytes);
+		k->stride = b->lends ? od_buf_used_memory(o->device, k->bytes, k->bytes) : od_map_bytes(k->bytes);
 		k->layer_bytes = calloc(b->n_layers, sizeof(*k->layer_bytes));
 		k->layer_memory = calloc(b->n_layers, sizeof(*k->layer_memory));
 		if (k->layer_bytes == NULL || k->layer_memory == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "buffers of the experts of %u layers", b->n_layers);
 		for (uint32_t m = 0; m < b->n_layers; m++) {
 			k->layer_bytes[m] = o->layer != NULL ? in_steps(k->bytes, o->layer[m].bytes[i]) : k->bytes;
-			k->layer_memory[m] = od_buf_used_memory(o->device, k->bytes, k->layer_bytes[m]);
+			k->layer_memory[m] = memory_of(o->device, b->lends, k->bytes, k->layer_bytes[m]);
 		}
 	}
 	return OD_OK;
@@ -108,12 +123,13 @@ void od_expert_bufs_free(struct od_expert_bufs *b)
 /* A block of n buffers, which lie together if there are several. */
 static int add_block(struct od_expert_bufs *b, struct buf_kind *k, size_t n, struct od_err *err)
 {
+	const bool sparse = b->lends && od_device_commits(b->device);
 	struct od_buf *buf;
 	uint64_t bytes;
 
 	if (!od_mul(n - 1, k->stride, &bytes) || !od_add(bytes, k->bytes, &bytes))
 		return od_fail(err, OD_ERR_RANGE, "%zu experts of %" PRIu64 " bytes", n, k->bytes);
-	if (od_buf_new_shared(&buf, b->device, bytes, "an expert", err) != OD_OK)
+	if ((sparse ? od_buf_new_sparse : od_buf_new_shared)(&buf, b->device, bytes, "an expert", err) != OD_OK)
 		return od_fail_within(err, "buffer %zu of %zu", k->n_free + 1, k->n);
 	k->block[k->n_blocks++] = buf;
 	for (size_t i = 0; i < n; i++)
@@ -147,7 +163,8 @@ int od_expert_bufs_new(struct od_expert_bufs **out, const struct od_expert_bufs_
 	b->device = o->device;
 	b->slot = o->slot;
 	b->n_layers = o->layer != NULL ? o->n_moe : 1;
-	b->limit_bytes = o->limit_bytes > 0 && od_device_releases(o->device) ? o->limit_bytes : UINT64_MAX;
+	b->lends = od_expert_bufs_lend(o->device, o->slot, o->bytes);
+	b->limit_bytes = o->limit_bytes > 0 && b->lends ? o->limit_bytes : UINT64_MAX;
 	rc = measure_layers(b, o, err);
 	if (rc == OD_OK)
 		b->together = o->together && all_alike(b);
@@ -178,14 +195,15 @@ static struct spare take_spare(struct buf_kind *k, uint64_t memory)
 	return spare;
 }
 
-/* Releases all memory of the buffer that was returned first. False: those not in use have none. */
-static bool release_one(struct od_expert_bufs *b, struct buf_kind *k)
+/* Releases all memory of the buffer that was returned first, if then all have `least` bytes. False: those not in use
+ * have none. */
+static bool release_one(struct od_expert_bufs *b, struct buf_kind *k, uint64_t least)
 {
 	size_t i = 0;
 
 	while (i < k->n_free && k->free[i].memory == 0)
 		i++;
-	if (i == k->n_free)
+	if (i == k->n_free || b->taken_bytes < least + k->free[i].memory)
 		return false;
 	od_ref_release(k->free[i].at, k->stride);
 	b->taken_bytes -= k->free[i].memory;
@@ -196,7 +214,7 @@ static bool release_one(struct od_expert_bufs *b, struct buf_kind *k)
 static void keep_limit(struct od_expert_bufs *b)
 {
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
-		while (b->taken_bytes > b->limit_bytes && release_one(b, &b->kind[i]))
+		while (b->taken_bytes > b->limit_bytes && release_one(b, &b->kind[i], 0))
 			;
 }
 
@@ -251,12 +269,29 @@ void od_expert_bufs_set_limit(struct od_expert_bufs *b, uint64_t limit_bytes)
 	while (more && b->taken_bytes > b->limit_bytes) {
 		more = false;
 		for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
-			more = more || release_one(b, &b->kind[i]);
+			more = more || release_one(b, &b->kind[i], 0);
 		/* The others need not wait until all has been given back. */
 		pthread_mutex_unlock(&b->lock);
 		pthread_mutex_lock(&b->lock);
 	}
 	pthread_mutex_unlock(&b->lock);
+}
+
+bool od_expert_bufs_give_back(struct od_expert_bufs *b, uint64_t bytes, uint64_t least)
+{
+	uint64_t begin;
+	bool more = true, any;
+
+	pthread_mutex_lock(&b->lock);
+	begin = b->taken_bytes;
+	while (more && begin - b->taken_bytes < bytes) {
+		more = false;
+		for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
+			more = release_one(b, &b->kind[i], least) || more;
+	}
+	any = b->taken_bytes < begin;
+	pthread_mutex_unlock(&b->lock);
+	return any;
 }
 
 uint64_t od_expert_bufs_taken(struct od_expert_bufs *b)

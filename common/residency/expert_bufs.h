@@ -3,8 +3,10 @@
  *
  * A buffer is address space for the largest expert; it takes memory only for the expert that it holds, or held last.
  * In a model whose layers differ in size (GGUF) one that is given out is preferably one that held an expert of the same
- * size; else it gives memory back, or others that are not in use do, so that the limit is kept. On a device that does
- * not release memory (od_device_releases) every buffer counts as the largest.
+ * size; else it gives memory back, or others that are not in use do, so that the limit is kept. Where memory is not
+ * lent (od_expert_bufs_lend) every buffer counts as the largest. Where it must be committed, whoever loads an expert
+ * does so (od_expert_mem_commit), because that may fail and takes time; a buffer that is in use counts as if it had
+ * been.
  *
  * Taking and returning a buffer is fast, but for one that gives memory back: a system call.
  * Thread: any (a monitor; it never waits under its lock). Owner: a buffer belongs to the expert memory that has it. */
@@ -32,6 +34,8 @@ OD_MUST_CHECK int od_expert_bufs_new(struct od_expert_bufs **out, const struct o
 				     struct od_err *err);
 void od_expert_bufs_free(struct od_expert_bufs *b); /* frees all buffers, also those in use; NULL ok */
 
+/* True: buffers of these sizes give back the memory that they do not use (od_device_lends). */
+bool od_expert_bufs_lend(const struct od_device *d, unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS]);
 /* Memory that one buffer of each kind of the set `slot` takes when it holds `used` of its bytes. d NULL: a device that
  * maps all buffers. */
 uint64_t od_expert_bufs_memory(const struct od_device *d, unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS],
@@ -46,6 +50,9 @@ void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_m
 /* Another limit (limit_bytes): buffers that are not in use give their memory back until it is kept. Those in use keep
  * theirs. */
 void od_expert_bufs_set_limit(struct od_expert_bufs *b, uint64_t limit_bytes);
+/* Buffers that are not in use give back so many bytes, or what they have, as long as all together keep `least` bytes.
+ * False: they gave none. */
+bool od_expert_bufs_give_back(struct od_expert_bufs *b, uint64_t bytes, uint64_t least);
 /* Memory that all buffers take, as they are counted against the limit. */
 uint64_t od_expert_bufs_taken(struct od_expert_bufs *b);
 

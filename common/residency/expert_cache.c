@@ -300,6 +300,11 @@ struct od_expert_changes od_expert_cache_set_budget(struct od_expert_cache *c, u
 	return changes_of(c);
 }
 
+uint64_t od_expert_cache_kept_bytes(const struct od_expert_cache *c)
+{
+	return c != NULL ? c->kept_bytes : 0;
+}
+
 uint64_t od_expert_cache_changes(const struct od_expert_cache *c)
 {
 	return c != NULL ? c->changes : 0;

@@ -46,6 +46,7 @@ void od_expert_cache_new_session(struct od_expert_cache *c);
 bool od_expert_cache_place(struct od_expert_cache *c, const struct od_share *share);
 struct od_expert_changes od_expert_cache_set_budget(struct od_expert_cache *c, uint64_t budget_bytes);
 
+uint64_t od_expert_cache_kept_bytes(const struct od_expert_cache *c); /* memory of the experts that stay */
 uint64_t od_expert_cache_changes(const struct od_expert_cache *c); /* grows with every change of what is kept */
 
 #endif

@@ -76,7 +76,9 @@ static void end_job(struct od_loaders *l, const struct od_load_job *job, uint64_
 	if (rc != OD_OK && of_pack && l->o.missed != NULL)
 		rc = l->o.missed(l->o.missed_arg, job->m, job->expert, l->begin_ns[job->stage], rc, err);
 	if (rc != OD_OK)
-		od_log_limited(rc == OD_ERR_BUSY || rc == OD_ERR_MISSING ? OD_LOG_DEBUG : OD_LOG_ERROR,
+		od_log_limited(rc == OD_ERR_BUSY || rc == OD_ERR_MISSING ? OD_LOG_DEBUG :
+			       rc == OD_ERR_NOMEM			 ? OD_LOG_WARN :
+									   OD_LOG_ERROR,
 			       "expert %u of MoE layer %u cannot be loaded: %s", job->expert, job->m, err->msg);
 	/* It comes last: from here on the stage may be another thread's. */
 	if (od_schedule_end_job(l->o.schedule, job, read_bytes, rc, err))
@@ -104,6 +106,17 @@ static struct od_ref stage_at(const struct od_loaders *l, unsigned i)
 	return od_buf_ref(l->staging, i * l->stage_bytes);
 }
 
+/* Before any slice is put into the expert's memory. */
+static int commit(const struct od_loaders *l, const struct od_load_job *job, struct od_err *err)
+{
+	int rc;
+
+	do
+		rc = od_expert_mem_commit(l->o.pack, job->m, &job->mem, err);
+	while (rc == OD_ERR_NOMEM && l->o.give_way != NULL && l->o.give_way(l->o.give_way_arg, job));
+	return rc;
+}
+
 static void *read_slices(void *arg)
 {
 	struct od_loaders *l = arg;
@@ -117,6 +130,11 @@ static void *read_slices(void *arg)
 		int rc;
 
 		l->begin_ns[job.stage] = begin_ns;
+		rc = commit(l, &job, &err);
+		if (rc != OD_OK) {
+			end_job(l, &job, 0, false, rc, &err);
+			continue;
+		}
 		rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, &job.mem, stage_at(l, job.stage),
 			       l->bytes[job.stage], &err);
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);

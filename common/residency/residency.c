@@ -39,6 +39,7 @@ int od_residency_measure(struct od_residency_sizes *s, const struct od_pack *pac
 		return od_fail(err, OD_ERR_NOMEM, "sizes of %u layers", n_moe);
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
 		s->buf_bytes[i] = od_pack_buf_bytes(pack, (enum od_expert_buf)i);
+	s->lends = od_expert_bufs_lend(d, od_form_bufs(form), s->buf_bytes);
 	for (uint32_t m = 0; m < n_moe; m++)
 		s->slot_bytes[m] = od_expert_bufs_memory(d, od_form_bufs(form), s->buf_bytes, used[m].bytes);
 	find_extremes(s, n_moe);
@@ -77,6 +78,25 @@ static int make_bufs(struct od_residency *r, struct od_err *err)
 	return od_expert_bufs_new(&r->bufs, &bo, err);
 }
 
+/* Where memory is committed, that of the slots is there from the beginning, and stays: so an expert can always be
+ * loaded, whatever other programs and texts take. */
+static int commit_slots(struct od_residency *r, struct od_err *err)
+{
+	const uint32_t m = r->o.sizes->largest;
+	const uint64_t n = r->o.slots_bytes / r->o.sizes->most_bytes;
+	struct od_expert_mem *mem = calloc(n, sizeof(*mem));
+	int rc = mem != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "slots of experts");
+
+	for (uint64_t i = 0; rc == OD_OK && i < n; i++) {
+		od_expert_bufs_fill(r->bufs, m, &mem[i]);
+		rc = od_expert_mem_commit(r->o.pack, m, &mem[i], err);
+	}
+	for (uint64_t i = 0; mem != NULL && i < n; i++)
+		od_expert_bufs_put(r->bufs, m, &mem[i]);
+	free(mem);
+	return rc;
+}
+
 static int make_schedule(struct od_residency *r, struct od_err *err)
 {
 	const struct od_residency_opts *o = &r->o;
@@ -106,6 +126,8 @@ int od_residency_new(struct od_residency **out, const struct od_residency_opts *
 		return od_fail(err, OD_ERR_NOMEM, "store of experts");
 	r->o = *o;
 	rc = make_bufs(r, err);
+	if (rc == OD_OK && o->sizes->lends && od_device_commits(o->device))
+		rc = commit_slots(r, err);
 	if (rc == OD_OK && o->cache_bytes > 0)
 		rc = od_expert_cache_new(&r->cache, cfg->n_moe, cfg->n_experts, o->sizes->slot_bytes, o->cache_bytes,
 					 err);
@@ -134,11 +156,32 @@ int od_residency_choose_read_mode(struct od_residency *r, enum od_read_mode aske
 	int rc;
 
 	od_expert_bufs_fill(r->bufs, m, &mem);
-	rc = od_read_mode_choose(direct, &o, err);
+	rc = od_expert_mem_commit(r->o.pack, m, &mem, err);
+	if (rc == OD_OK)
+		rc = od_read_mode_choose(direct, &o, err);
 	od_expert_bufs_put(r->bufs, m, &mem);
 	if (rc == OD_OK && (*direct || asked != OD_READ_DIRECT))
 		od_log(OD_LOG_INFO, "experts are read %s the page cache", *direct ? "past" : "through");
 	return rc;
+}
+
+bool od_residency_give_way(struct od_residency *r, uint64_t bytes)
+{
+	const bool any = od_schedule_keep_less(r->schedule, NULL, bytes);
+
+	if (any)
+		(void)od_expert_bufs_give_back(r->bufs, bytes, r->o.slots_bytes);
+	return any;
+}
+
+/* On a load thread: there is no memory for the job's expert. */
+static bool give_way_to(void *arg, const struct od_load_job *job)
+{
+	struct od_residency *r = arg;
+	const uint64_t bytes = r->o.sizes->slot_bytes[job->m];
+	const bool any = od_schedule_keep_less(r->schedule, job, bytes);
+
+	return od_expert_bufs_give_back(r->bufs, bytes, 0) || any;
 }
 
 int od_residency_start(struct od_residency *r, const struct od_residency_calls *calls, struct od_err *err)
@@ -149,6 +192,8 @@ int od_residency_start(struct od_residency *r, const struct od_residency_calls *
 					   .schedule = r->schedule,
 					   .n_readers = r->o.n_readers,
 					   .n_inflaters = r->o.n_inflaters,
+					   .give_way = give_way_to,
+					   .give_way_arg = r,
 					   .read = calls->read,
 					   .read_arg = calls->read_arg,
 					   .missed = calls->missed,

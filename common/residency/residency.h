@@ -19,6 +19,7 @@ struct od_residency_sizes {
 	uint64_t most_bytes, least_bytes; /* the largest and the smallest of these */
 	uint32_t largest; /* a layer with the largest */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS]; /* one buffer of each kind */
+	bool lends; /* the store gives back memory that it does not use (od_expert_bufs_lend) */
 };
 
 /* *s is all zero unless OD_OK. */
@@ -71,6 +72,11 @@ void od_residency_stop(struct od_residency *r);
 
 /* Keeps so many bytes of experts from now on, at most as many as cache_bytes of the options. Any thread. */
 void od_residency_set_cache(struct od_residency *r, uint64_t cache_bytes);
+
+/* Gives back so many bytes of kept experts, or what they have, until the next od_residency_set_cache; the slots keep
+ * theirs. False: none is kept. Experts that a load or the engine uses give their memory back later. The store does this
+ * for its own loads by itself. */
+bool od_residency_give_way(struct od_residency *r, uint64_t bytes);
 
 struct od_schedule *od_residency_schedule(const struct od_residency *r); /* NULL: r is */
 struct od_expert_bufs *od_residency_bufs(const struct od_residency *r);

@@ -1099,6 +1099,23 @@ void od_schedule_set_budget(struct od_schedule *s, uint64_t budget_bytes)
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* A job's expert is not pinned while it is loading, so not all experts are. */
+bool od_schedule_keep_less(struct od_schedule *s, const struct od_load_job *job, uint64_t bytes)
+{
+	uint64_t kept;
+	bool any;
+
+	pthread_mutex_lock(&s->lock);
+	kept = od_expert_cache_kept_bytes(s->opts.cache);
+	any = kept > 0 && (job == NULL || s->slot[job->slot].state == OD_SLOT_LOADING);
+	if (any) {
+		apply_changes(s, od_expert_cache_set_budget(s->opts.cache, kept > bytes ? kept - bytes : 0));
+		assign_slots(s);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return any;
+}
+
 bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *kept)
 {
 	uint64_t changes;

@@ -150,6 +150,9 @@ void od_schedule_stop(struct od_schedule *s);
 void od_schedule_place(struct od_schedule *s, const struct od_share *share);
 /* Another budget of the cache. */
 void od_schedule_set_budget(struct od_schedule *s, uint64_t budget_bytes);
+/* Another budget of the cache: `bytes` less than it keeps now. job: for its expert; NULL: for others, not while the
+ * pointers of od_schedule_all_pinned are in use. False: the cache keeps nothing, or the job's load is cancelled. */
+bool od_schedule_keep_less(struct od_schedule *s, const struct od_load_job *job, uint64_t bytes);
 /* Fills kept [n_moe][n_experts] with 0 or 1 if any has changed since *seen, and updates *seen. False: none has
  * changed. */
 bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *kept);

@@ -20,6 +20,13 @@ static void set_bytes(struct od_ref at, uint8_t value, size_t n)
 	free(bytes);
 }
 
+static void commit_bytes(struct od_ref at, uint64_t n)
+{
+	struct od_err err = { 0 };
+
+	must(od_ref_commit(at, n + OD_PAD_BYTES, "a test", &err), &err);
+}
+
 static uint8_t byte_at(struct od_ref r, uint64_t at)
 {
 	uint8_t byte;
@@ -47,6 +54,7 @@ static void buffers_are_apart(void **state)
 		for (int k = 0; k < OD_BUF_PLAIN; k++) {
 			assert_int_equal(mem[i].at[k].at, 0);
 			assert_int_equal(od_buf_bytes(mem[i].at[k].buf), bytes[k]);
+			commit_bytes(mem[i].at[k], bytes[k]);
 			set_bytes(mem[i].at[k], (uint8_t)(10 * i + k + 1), bytes[k]);
 		}
 	}
@@ -99,7 +107,7 @@ static void sizes(bool together)
 	struct od_buf *first;
 	struct od_expert_bufs *b;
 
-	if (!od_device_releases(device)) {
+	if (!od_device_lends(device, SMALL)) {
 		assert_int_equal(small, large);
 		return;
 	}
@@ -108,6 +116,7 @@ static void sizes(bool together)
 	assert_int_equal(od_expert_bufs_taken(b), 0);
 	for (uint32_t i = 0; i < 3; i++) {
 		od_expert_bufs_fill(b, i > 0, &mem[i]);
+		commit_bytes(mem[i].at[OD_BUF_PLAIN], i > 0 ? SMALL : LARGE);
 		set_bytes(mem[i].at[OD_BUF_PLAIN], (uint8_t)(i + 1), i > 0 ? SMALL : LARGE);
 	}
 	assert_int_equal(od_expert_bufs_taken(b), large + 2 * small);
@@ -150,6 +159,47 @@ static void buffers_of_smaller_experts_take_less(void **state)
 	sizes(true);
 }
 
+/* Only buffers that are not in use give theirs. */
+static void spare_memory_is_given_back(void **state)
+{
+	const struct od_expert_bufs_opts o = {
+		.device = device, .slot = OD_SET_PLAIN, .n = 4, .bytes = { 0, 0, LARGE }, .limit_bytes = 10 * LARGE
+	};
+	const uint64_t each = od_expert_bufs_memory(device, OD_SET_PLAIN, o.bytes, o.bytes);
+	struct od_expert_mem mem[4] = { 0 };
+	struct od_expert_bufs *b;
+
+	(void)state;
+	if (!od_device_lends(device, LARGE))
+		return;
+	assert_int_equal(od_expert_bufs_new(&b, &o, NULL), OD_OK);
+	for (int i = 0; i < 4; i++) {
+		od_expert_bufs_fill(b, 0, &mem[i]);
+		commit_bytes(mem[i].at[OD_BUF_PLAIN], LARGE);
+		set_bytes(mem[i].at[OD_BUF_PLAIN], (uint8_t)(i + 1), LARGE);
+	}
+	assert_false(od_expert_bufs_give_back(b, 1, 0));
+	for (int i = 1; i < 4; i++)
+		od_expert_bufs_put(b, 0, &mem[i]);
+	assert_int_equal(od_expert_bufs_taken(b), 4 * each);
+	assert_true(od_expert_bufs_give_back(b, 1, 0));
+	assert_int_equal(od_expert_bufs_taken(b), 3 * each);
+	assert_true(od_expert_bufs_give_back(b, 100 * each, each + 1));
+	assert_int_equal(od_expert_bufs_taken(b), 2 * each);
+	assert_false(od_expert_bufs_give_back(b, 1, each + 1));
+	assert_true(od_expert_bufs_give_back(b, 100 * each, 0));
+	assert_int_equal(od_expert_bufs_taken(b), each);
+	assert_false(od_expert_bufs_give_back(b, 1, 0));
+	for (int i = 1; i < 4; i++) {
+		od_expert_bufs_fill(b, 0, &mem[i]);
+		commit_bytes(mem[i].at[OD_BUF_PLAIN], LARGE);
+		set_bytes(mem[i].at[OD_BUF_PLAIN], (uint8_t)(i + 5), LARGE);
+	}
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(byte_at(mem[i].at[OD_BUF_PLAIN], LARGE - 1), i == 0 ? 1 : i + 5);
+	od_expert_bufs_free(b);
+}
+
 /* The kernel has it. */
 static void released_memory_goes_back(void **state)
 {
@@ -158,7 +208,7 @@ static void released_memory_goes_back(void **state)
 	uint64_t before, full;
 
 	(void)state;
-	if (!od_device_maps(device) || !od_device_releases(device))
+	if (!od_device_maps(device) || !od_device_lends(device, bytes))
 		return;
 	assert_int_equal(od_buf_new_shared(&b, device, bytes, "a test", NULL), OD_OK);
 	before = od_rss_bytes();
@@ -551,6 +601,34 @@ static void a_failed_load_is_not_kept(void **state)
 	close_world(&w);
 }
 
+static void what_is_kept_gives_way(void **state)
+{
+	struct od_schedule_item item;
+	struct expert_cache_world w;
+	struct od_load_job job;
+
+	(void)state;
+	open_world(&w, 1);
+	assert_false(od_schedule_keep_less(w.s, NULL, 1)); /* nothing is kept */
+	use(&w, 1, 0, false);
+	use(&w, 1, 4, false);
+	assert_true(od_schedule_keep_less(w.s, NULL, 1));
+	assert_true(!is(w.s, 3, 1, 0, OD_SLOT_RESIDENT) && is(w.s, 3, 1, 4, OD_SLOT_RESIDENT));
+	use(&w, 1, 4, false);
+	od_schedule_set_budget(w.s, 2);
+	use(&w, 1, 0, false);
+	run(w.s, 90, 2, false, &item, 3, true);
+	assert_true(od_schedule_next_read(w.s, &job, false));
+	assert_true(od_schedule_keep_less(w.s, &job, 1));
+	assert_true(is(w.s, 3, 1, 4, OD_SLOT_RESIDENT) != is(w.s, 3, 1, 0, OD_SLOT_RESIDENT));
+	od_schedule_end(w.s, SESSION); /* its load is over: it needs nothing */
+	assert_false(od_schedule_keep_less(w.s, &job, 1));
+	assert_true(od_schedule_keep_less(w.s, NULL, 5));
+	assert_false(is(w.s, 3, 1, 4, OD_SLOT_RESIDENT) || is(w.s, 3, 1, 0, OD_SLOT_RESIDENT));
+	(void)!od_schedule_end_job(w.s, &job, 0, OD_OK, NULL);
+	close_world(&w);
+}
+
 static void other_layers_begin_anew(void **state)
 {
 	const struct od_share same = { 1, 0, 1 }, joined = { 3, 2, 1 }, other = { 2, 1, 2 };
@@ -605,6 +683,7 @@ int main(void)
 		cmocka_unit_test(buffers_are_apart),
 		cmocka_unit_test(no_memory_is_said),
 		cmocka_unit_test(buffers_of_smaller_experts_take_less),
+		cmocka_unit_test(spare_memory_is_given_back),
 		cmocka_unit_test(released_memory_goes_back),
 		cmocka_unit_test(what_is_worth_most_stays),
 		cmocka_unit_test(sizes_count_in_bytes),
@@ -614,6 +693,7 @@ int main(void)
 		cmocka_unit_test(a_use_is_heard_once_and_wants_are_not),
 		cmocka_unit_test(what_is_kept_does_not_count),
 		cmocka_unit_test(a_failed_load_is_not_kept),
+		cmocka_unit_test(what_is_kept_gives_way),
 		cmocka_unit_test(other_layers_begin_anew),
 	};
 

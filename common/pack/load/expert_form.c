@@ -80,6 +80,16 @@ struct od_expert_mem od_layer_slot_mem(const struct od_pack *p, enum od_form for
 	return slot_mem(p->layer[m].bytes, form, slot);
 }
 
+int od_expert_mem_commit(const struct od_pack *p, uint32_t m, const struct od_expert_mem *mem, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (int buf = 0; rc == OD_OK && buf < OD_N_EXPERT_BUFS; buf++)
+		if (mem->at[buf].buf != NULL)
+			rc = od_ref_commit(mem->at[buf], p->layer[m].bytes[buf] + OD_PAD_BYTES, "an expert", err);
+	return rc;
+}
+
 int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err)
 {
 	const bool packed_for_planes = p->manifest.codec == OD_CODEC_PLANES; /* then these stay as they are */

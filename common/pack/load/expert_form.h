@@ -1,6 +1,6 @@
 /* expert_form.h - how an expert is held in memory: forms, the buffers of each, and an expert's matrices in them.
  *
- * Thread: any; pure functions of an open pack (pack.h). */
+ * Thread: any; an open pack (pack.h) does not change. */
 #ifndef OD_PACK_EXPERT_FORM_H
 #define OD_PACK_EXPERT_FORM_H
 
@@ -48,6 +48,10 @@ struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form
 /* Slots for experts of layer m alone, for memory that keeps its experts. */
 uint64_t od_layer_slot_bytes(const struct od_pack *p, enum od_form form, uint32_t m);
 struct od_expert_mem od_layer_slot_mem(const struct od_pack *p, enum od_form form, uint32_t m, struct od_ref slot);
+
+/* Memory for an expert of layer m in its buffers, before anything is put there (od_ref_commit). */
+OD_MUST_CHECK int od_expert_mem_commit(const struct od_pack *p, uint32_t m, const struct od_expert_mem *mem,
+				       struct od_err *err);
 
 /* Points w's matrices and biases into an expert's memory: to plain weights if it has them, else to planes. w borrows
  * tables of p. */

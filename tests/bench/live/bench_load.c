@@ -1,6 +1,7 @@
 /* bench_load.c - od-bench load: loads experts through the worker's readers, schedule and inflaters, from several
  * sources. */
 #include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"
@@ -159,19 +160,25 @@ static unsigned slots_of(const struct load_bench *b)
 _Static_assert(OD_MAX_LOADERS <= OD_MAX_SLOTS, "MAX_BUFS are enough for either");
 
 /* Each buffer that the host writes is written once: a page that is not there yet costs more than reading it. */
-static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t bytes[OD_N_EXPERT_BUFS])
+static int touch_slots(struct load_bench *b, enum od_form form, const uint64_t bytes[OD_N_EXPERT_BUFS],
+		       struct od_err *err)
 {
 	struct od_expert_mem mem[MAX_BUFS] = { 0 };
+	int rc = OD_OK;
 
 	for (unsigned i = 0; i < slots_of(b); i++) {
 		od_expert_bufs_fill(b->bufs[form], 0, &mem[i]);
-		for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
-			if (mem[i].at[k].buf != NULL && od_ref_map(mem[i].at[k]) != NULL)
+		for (unsigned k = 0; k < OD_N_EXPERT_BUFS && rc == OD_OK; k++) {
+			if (mem[i].at[k].buf == NULL)
+				continue;
+			rc = od_ref_commit(mem[i].at[k], bytes[k] + OD_PAD_BYTES, "an expert", err);
+			if (od_ref_map(mem[i].at[k]) != NULL)
 				memset(od_ref_map(mem[i].at[k]), 1, bytes[k]);
 		}
 	}
 	for (unsigned i = 0; i < slots_of(b); i++)
 		od_expert_bufs_put(b->bufs[form], 0, &mem[i]);
+	return rc;
 }
 
 /* One set of slots for all lines of a form. */
@@ -193,7 +200,7 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 	}
 	rc = od_expert_bufs_new(&b->bufs[form], &o, err);
 	if (rc == OD_OK && o.n > 0)
-		touch_slots(b, form, o.bytes);
+		rc = touch_slots(b, form, o.bytes, err);
 	return rc;
 }
 
