@@ -73,8 +73,7 @@ bool ods_sequence_reserve(struct ods_sequence *s, uint32_t end)
 {
 	if (s->state == NULL || od_seq_state_promise(s->state, end) != OD_OK || !ods_align_reserve(s->align, end))
 		return false;
-	od_seq_state_reserve(s->state, end);
-	return true;
+	return od_seq_state_reserve(s->state, end, NULL) == OD_OK;
 }
 
 void ods_sequence_share(struct ods_sequence *s, struct ods_sequence *from, uint32_t n)

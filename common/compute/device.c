@@ -50,11 +50,6 @@ uint64_t od_buf_memory(const struct od_device *d, uint64_t bytes)
 	return d == NULL || d->shares ? n : in_pages(d, n);
 }
 
-bool od_device_releases(const struct od_device *d)
-{
-	return d == NULL || d->ops->release != NULL;
-}
-
 bool od_device_commits(const struct od_device *d)
 {
 	return d != NULL && d->ops->commit != NULL;

@@ -104,8 +104,6 @@ uint64_t od_buf_used_memory(const struct od_device *d, uint64_t bytes, uint64_t 
 /* True: buffers of so many bytes can give memory back and take it again. A GPU does both in granules, of 2 MiB; what is
  * far smaller than one would waste most of it. d NULL: a device that lends all. */
 bool od_device_lends(const struct od_device *d, uint64_t bytes);
-/* True: od_ref_release gives memory back. d NULL: a device that does. */
-bool od_device_releases(const struct od_device *d);
 /* True: the memory of sparse buffers must be committed before it is used. Else it is there when it is written first. */
 bool od_device_commits(const struct od_device *d);
 uint64_t od_device_granules(const struct od_device *d, uint64_t n); /* n bytes in whole granules; n if it has none */

@@ -106,6 +106,16 @@ static uint32_t table_pages(const struct od_forward *f)
 	return n < most ? n : most;
 }
 
+/* Pages for the step's rows. */
+static int reserve_pages(struct od_forward *f, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (uint32_t t = 0; rc == OD_OK && t < f->n_tables; t++)
+		rc = od_seq_state_reserve(f->of[t], f->begun[t] + f->count[t], err);
+	return rc;
+}
+
 /* Sends the device its tables of the step's rows. */
 static void put_rows(struct od_forward *f)
 {
@@ -123,7 +133,6 @@ static void put_rows(struct od_forward *f)
 	for (uint32_t t = 0; t < f->n_tables; t++) {
 		const uint32_t end = f->begun[t] + f->count[t];
 
-		od_seq_state_reserve(f->of[t], end);
 		memcpy(f->tables + (size_t)t * f->table_pages, od_seq_state_pages(f->of[t]),
 		       od_state_pages(end) * sizeof(*f->tables));
 	}
@@ -234,6 +243,8 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	if (rc == OD_OK)
 		rc = read_embed(f, &f->o.dense->layer_embed_reader, f->o.layer_embed_row_bytes, BUF_LAYER_EMBED, rows,
 				n_rows, err);
+	if (rc == OD_OK)
+		rc = reserve_pages(f, err);
 	if (rc != OD_OK)
 		return rc;
 	memcpy(f->rows, rows, n_rows * sizeof(*rows));

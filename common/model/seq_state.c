@@ -13,14 +13,18 @@ struct state_layer {
 	uint32_t n_streams;
 	unsigned card; /* whose buffer it is in */
 	struct {
-		uint64_t at; /* in that buffer */
+		uint64_t at; /* its first page, in that buffer */
 		size_t row_bytes;
+		uint64_t page_bytes; /* from a page to the next */
 	} stream[OD_MAX_STREAMS];
 	uint64_t fixed_at, fixed_bytes; /* in the card's share of a copy of a sequence's fixed state */
 };
 
 struct od_state_pool {
-	struct od_buf *pages[OD_MAX_CARDS]; /* each card's [its layers][stream][n_pages][OD_KV_PAGE][row] */
+	/* Each card's [its layers][stream][n_pages][OD_KV_PAGE][row]. Where memory is committed, one card's
+	 * [n_pages][layer][stream][OD_KV_PAGE][row], with pages of commit_bytes, so that a page is one range. */
+	struct od_buf *pages[OD_MAX_CARDS];
+	uint64_t commit_bytes; /* 0: pages have memory when they are written */
 	/* Each card's [n_sequences][n_copies][card_fixed], then card_fixed of zeros; [n_snapshots][card_fixed]. NULL:
 	 * none. */
 	struct od_buf *fixed[OD_MAX_CARDS], *snapshots[OD_MAX_CARDS];
@@ -33,7 +37,8 @@ struct od_state_pool {
 	uint32_t short_ctx; /* longest short sequence: at most ctx */
 	uint32_t n_pages;
 	uint32_t *spare; /* [n_pages]: unused pages; the next to be taken is the last */
-	uint32_t n_cold; /* the first of these have no memory */
+	uint32_t n_cold; /* lent: the first of these have no memory */
+	bool lent;
 	struct od_state_sharing with; /* all NULL: no one */
 	uint32_t n_spare, n_owed; /* owed: promised and not yet taken; never more than there are spare */
 	uint32_t *users; /* [n_pages]: sequences that have the page */
@@ -74,8 +79,8 @@ uint32_t od_state_pages(uint32_t positions)
 }
 
 /* Pages are the innermost, so that attention reads one stream: were a page's layers together, pages of a layer would
- * lie a multiple of large powers of two apart and evict each other from the cache. layer NULL: counts alone; d NULL: as
- * if for one card. More than 64 bits can say is more than anybody has. */
+ * lie a multiple of large powers of two apart and evict each other from a CPU's cache. layer NULL: counts alone; d
+ * NULL: as if for one card. More than 64 bits can say is more than anybody has. */
 static bool lay_out_layers(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages,
 			   const struct od_device *d, struct state_layer *layer, uint64_t page_bytes[OD_MAX_CARDS],
 			   uint64_t fixed_bytes[OD_MAX_CARDS])
@@ -100,8 +105,8 @@ static bool lay_out_layers(const struct od_config *cfg, enum od_profile profile,
 
 			l.stream[j].at = *end;
 			l.stream[j].row_bytes = (size_t)bytes;
-			fits = fits && od_mul(bytes, OD_KV_PAGE, &bytes) && od_mul(bytes, n_pages, &bytes) &&
-			       od_add(*end, bytes, end);
+			fits = fits && od_mul(bytes, OD_KV_PAGE, &l.stream[j].page_bytes) &&
+			       od_mul(l.stream[j].page_bytes, n_pages, &bytes) && od_add(*end, bytes, end);
 		}
 		fits = fits && od_add(*fixed_end, od_round_up(s.fixed_bytes, OD_FIXED_ALIGN), fixed_end);
 		if (layer != NULL)
@@ -126,6 +131,15 @@ uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profil
 	    !od_add(sum, OD_PAD_BYTES, &sum))
 		return UINT64_MAX;
 	return sum;
+}
+
+uint64_t od_state_page_bytes(const struct od_config *cfg, enum od_profile profile, const struct od_device *lent_by)
+{
+	uint64_t pages[OD_MAX_CARDS], copy[OD_MAX_CARDS];
+
+	if (!lay_out_layers(cfg, profile, 1, NULL, NULL, pages, copy))
+		return UINT64_MAX;
+	return od_device_granules(lent_by, pages[0]);
 }
 
 uint64_t od_state_fixed_bytes(const struct od_config *cfg)
@@ -169,6 +183,20 @@ static int open_fixed(struct od_state_pool *p, struct od_device *d, struct od_er
 	return rc;
 }
 
+/* A page's streams lie together, and the next page lies commit_bytes behind it. */
+static uint64_t lay_out_granules(struct od_state_pool *p, const struct od_config *cfg, enum od_profile profile,
+				 uint64_t n_pages, const struct od_device *d)
+{
+	uint64_t page[OD_MAX_CARDS], fixed[OD_MAX_CARDS], bytes;
+
+	(void)!lay_out_layers(cfg, profile, 1, NULL, p->layer, page, fixed); /* n_pages fit */
+	p->commit_bytes = od_state_page_bytes(cfg, profile, d);
+	for (uint32_t i = 0; i < p->n_layers; i++)
+		for (uint32_t j = 0; j < p->layer[i].n_streams; j++)
+			p->layer[i].stream[j].page_bytes = p->commit_bytes;
+	return od_mul(p->commit_bytes, n_pages, &bytes) ? bytes : UINT64_MAX;
+}
+
 static int open_pool(struct od_state_pool *p, struct od_device *d, const struct od_config *cfg, enum od_profile profile,
 		     uint64_t n_pages, struct od_err *err)
 {
@@ -189,20 +217,25 @@ static int open_pool(struct od_state_pool *p, struct od_device *d, const struct 
 	(void)!lay_out_layers(cfg, profile, n_pages, d, p->layer, bytes, p->card_fixed); /* it fits: the sum says so */
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
 		p->fixed_bytes += p->card_fixed[i];
+	if (p->lent && od_device_commits(d))
+		bytes[0] = lay_out_granules(p, cfg, profile, n_pages, d);
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
-		rc = od_buf_new(&p->pages[i], od_device_card(d, i), bytes[i], "keys and values", err);
+		rc = (p->lent ? od_buf_new_sparse : od_buf_new)(&p->pages[i], od_device_card(d, i), bytes[i],
+								"keys and values", err);
 	if (rc == OD_OK)
 		rc = open_fixed(p, d, err);
 	if (rc != OD_OK)
 		return rc;
 	p->n_pages = p->n_spare = (uint32_t)n_pages;
+	p->n_cold = p->lent ? p->n_spare : 0;
 	for (uint32_t i = 0; i < p->n_pages; i++)
 		p->spare[i] = p->n_pages - 1 - i;
 	return OD_OK;
 }
 
-int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg,
-		      enum od_profile profile, uint32_t ctx, uint32_t n_sequences, uint64_t n_pages, struct od_err *err)
+static int new_pool(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg,
+		    enum od_profile profile, uint32_t ctx, uint32_t n_sequences, uint64_t n_pages, bool lent,
+		    struct od_err *err)
 {
 	struct od_state_pool *p;
 	int rc;
@@ -221,6 +254,7 @@ int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const str
 	p->short_ctx = od_config_short_ctx(cfg) < ctx ? od_config_short_ctx(cfg) : ctx;
 	p->n_sequences = n_sequences;
 	p->n_copies = 2;
+	p->lent = lent;
 	rc = open_pool(p, d, cfg, profile, n_pages, err);
 	if (rc != OD_OK) {
 		od_state_pool_free(p);
@@ -228,6 +262,20 @@ int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const str
 	}
 	*out = p;
 	return OD_OK;
+}
+
+int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg,
+		      enum od_profile profile, uint32_t ctx, uint32_t n_sequences, uint64_t n_pages, struct od_err *err)
+{
+	return new_pool(out, d, cfg, profile, ctx, n_sequences, n_pages, false, err);
+}
+
+int od_state_pool_new_lent(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg,
+			   enum od_profile profile, uint32_t ctx, uint32_t n_sequences, uint64_t n_pages,
+			   struct od_err *err)
+{
+	assert(od_device_cards(d) == 1 && od_device_lends(d, od_state_page_bytes(cfg, profile, NULL)));
+	return new_pool(out, d, cfg, profile, ctx, n_sequences, n_pages, true, err);
 }
 
 int od_state_pool_set_copies(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err)
@@ -333,31 +381,66 @@ uint32_t od_state_pool_free_pages(const struct od_state_pool *p)
 	return all > gone ? (uint32_t)(all - gone) : 0;
 }
 
-int od_state_pool_share(struct od_state_pool *p, struct od_device *d, const struct od_state_sharing *with,
-			struct od_err *err)
+void od_state_pool_share(struct od_state_pool *p, const struct od_state_sharing *with)
 {
-	int rc = OD_OK;
-
-	assert(p->n_spare == p->n_pages && od_device_releases(d));
-	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++) {
-		const uint64_t bytes = od_buf_bytes(p->pages[i]);
-
-		od_buf_free(p->pages[i]);
-		p->pages[i] = NULL;
-		rc = od_buf_new_sparse(&p->pages[i], od_device_card(d, i), bytes, "keys and values", err);
-	}
+	assert(p->lent && p->n_cold == p->n_pages);
 	p->with = *with;
-	p->n_cold = p->n_spare;
-	return rc;
+}
+
+/* Where memory is committed. */
+static struct od_ref page_at(const struct od_state_pool *p, uint32_t page)
+{
+	return od_buf_ref(p->pages[0], page * p->commit_bytes);
 }
 
 /* n pages with numbers in a row. */
 static void release_pages(const struct od_state_pool *p, uint32_t first, uint32_t n)
 {
-	for (uint32_t i = 0; i < p->n_layers; i++)
+	if (p->commit_bytes > 0)
+		od_ref_release(page_at(p, first), n * p->commit_bytes);
+	for (uint32_t i = 0; p->commit_bytes == 0 && i < p->n_layers; i++)
 		for (uint32_t j = 0; j < p->layer[i].n_streams; j++)
-			od_ref_release(od_state_pool_row(p, i, j, first, 0),
-				       n * OD_KV_PAGE * p->layer[i].stream[j].row_bytes);
+			od_ref_release(od_state_pool_row(p, i, j, first, 0), n * p->layer[i].stream[j].page_bytes);
+}
+
+/* After work that may use pages that are released, also of a step that failed. An error is left for the next wait to
+ * report. */
+static void settle(const struct od_state_pool *p)
+{
+	struct od_device *d = od_buf_device(p->pages[0]);
+
+	(void)!od_device_wait(d, OD_QUEUE_COMPUTE, od_device_ticket(d, OD_QUEUE_COMPUTE), NULL);
+}
+
+static int commit_pages(const struct od_state_pool *p, const uint32_t *page, uint32_t n, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (uint32_t i = 0; p->commit_bytes > 0 && rc == OD_OK && i < n; i++)
+		rc = od_ref_commit(page_at(p, page[i]), p->commit_bytes, "keys and values", err);
+	return rc;
+}
+
+/* Memory for the next n pages that have none. */
+static int warm_pages(struct od_state_pool *p, uint32_t n, struct od_err *err)
+{
+	const uint32_t *page = p->spare + p->n_cold - n;
+	int rc;
+
+	if (p->with.take != NULL)
+		p->with.take(p->with.arg, n);
+	do
+		rc = commit_pages(p, page, n, err);
+	while (rc == OD_ERR_NOMEM && p->with.give_way != NULL && p->with.give_way(p->with.arg, n * p->commit_bytes));
+	if (rc == OD_OK) {
+		p->n_cold -= n;
+		return OD_OK;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		release_pages(p, page[i], 1);
+	if (p->with.give != NULL)
+		p->with.give(p->with.arg, n);
+	return rc;
 }
 
 void od_state_pool_give_back(struct od_state_pool *p, uint32_t keep)
@@ -366,6 +449,7 @@ void od_state_pool_give_back(struct od_state_pool *p, uint32_t keep)
 
 	if (p->with.give == NULL || n == 0)
 		return;
+	settle(p);
 	/* A text's pages are spare from its last to its first one, so most numbers fall by one. */
 	for (uint32_t i = 0, run; i < n; i += run) {
 		const uint32_t *at = &p->spare[p->n_cold + i];
@@ -412,7 +496,7 @@ uint32_t od_state_pool_streams(const struct od_state_pool *p, uint32_t layer, st
 	for (uint32_t i = 0; i < l->n_streams; i++)
 		out[i] = (struct od_stream){
 			.pages = od_buf_ref(p->pages[l->card], l->stream[i].at),
-			.page_bytes = OD_KV_PAGE * l->stream[i].row_bytes,
+			.page_bytes = l->stream[i].page_bytes,
 			.row_bytes = l->stream[i].row_bytes,
 			.dtype = p->dtype,
 		};
@@ -594,18 +678,17 @@ struct od_state_pool *od_seq_state_pool(const struct od_seq_state *s)
 	return s->pool;
 }
 
-void od_seq_state_reserve(struct od_seq_state *s, uint32_t n)
+int od_seq_state_reserve(struct od_seq_state *s, uint32_t n, struct od_err *err)
 {
 	struct od_state_pool *p = s->pool;
 	const uint32_t n_pages = od_state_pages(n);
 
 	assert(n <= p->ctx && n_pages <= (s->mirror ? s->n_pages : s->promised));
 	if (s->n_pages < n_pages && n_pages - s->n_pages > p->n_spare - p->n_cold) {
-		const uint32_t n_new = n_pages - s->n_pages - (p->n_spare - p->n_cold);
+		const int rc = warm_pages(p, n_pages - s->n_pages - (p->n_spare - p->n_cold), err);
 
-		p->n_cold -= n_new;
-		if (p->with.take != NULL)
-			p->with.take(p->with.arg, n_new);
+		if (rc != OD_OK)
+			return rc;
 	}
 	while (s->n_pages < n_pages) {
 		const uint32_t page = p->spare[--p->n_spare]; /* there is one: it is owed */
@@ -614,6 +697,7 @@ void od_seq_state_reserve(struct od_seq_state *s, uint32_t n)
 		p->users[page] = 1;
 		s->page[s->n_pages++] = page;
 	}
+	return OD_OK;
 }
 
 const uint32_t *od_seq_state_pages(const struct od_seq_state *s)
@@ -630,9 +714,9 @@ struct od_ref od_state_pool_row(const struct od_state_pool *p, uint32_t layer, u
 				uint32_t position)
 {
 	assert(page < p->n_pages && position < OD_KV_PAGE && layer < p->n_layers && stream < p->layer[layer].n_streams);
-	return od_buf_ref(p->pages[p->layer[layer].card],
-			  p->layer[layer].stream[stream].at +
-				  ((uint64_t)page * OD_KV_PAGE + position) * p->layer[layer].stream[stream].row_bytes);
+	return od_buf_ref(p->pages[p->layer[layer].card], p->layer[layer].stream[stream].at +
+								  page * p->layer[layer].stream[stream].page_bytes +
+								  position * p->layer[layer].stream[stream].row_bytes);
 }
 
 struct od_ref od_seq_state_row(const struct od_seq_state *s, uint32_t layer, uint32_t stream, uint32_t position)

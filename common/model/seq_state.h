@@ -30,6 +30,8 @@ struct od_fixed {
 	struct od_ref committed, next;
 };
 
+/* Memory of a page in all layers. lent_by: of pages that this device lends, in whole granules; NULL: of others. */
+uint64_t od_state_page_bytes(const struct od_config *cfg, enum od_profile profile, const struct od_device *lent_by);
 /* Memory of n_pages pages and of the fixed state of n_sequences, in bytes. */
 uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages,
 			     uint32_t n_sequences);
@@ -42,6 +44,11 @@ uint64_t od_state_fixed_bytes(const struct od_config *cfg);
 OD_MUST_CHECK int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg,
 				    enum od_profile profile, uint32_t ctx, uint32_t n_sequences, uint64_t n_pages,
 				    struct od_err *err);
+/* As od_state_pool_new, where one card lends a page's memory (od_device_lends): pages have memory only when they are
+ * used. od_state_pool_share says who has it meanwhile. */
+OD_MUST_CHECK int od_state_pool_new_lent(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg,
+					 enum od_profile profile, uint32_t ctx, uint32_t n_sequences, uint64_t n_pages,
+					 struct od_err *err);
 #define OD_MAX_COPIES 8
 /* Before any sequence is open: n copies of fixed state, 2 to OD_MAX_COPIES, take n / 2 times the memory. */
 OD_MUST_CHECK int od_state_pool_set_copies(struct od_state_pool *p, struct od_device *d, uint32_t n,
@@ -64,16 +71,18 @@ uint32_t od_state_pool_free_pages(const struct od_state_pool *p);
 /* Pages lend their memory to another user while texts do not need it. */
 struct od_state_sharing {
 	uint32_t (*most)(void *arg); /* so many pages may have memory now */
-	/* n pages that had no memory will have it on return. It cannot fail: no more than `most` were promised. */
+	/* n pages that have no memory are about to take it: no more than `most` were promised. */
 	void (*take)(void *arg, uint32_t n);
 	void (*give)(void *arg, uint32_t n); /* n pages have no memory any more */
+	/* The device does not have the memory that was taken, n bytes at most, because another program has it: others
+	 * give back some of theirs. False: they have no more. */
+	bool (*give_way)(void *arg, uint64_t n);
 	void *arg;
 };
-/* Before any page is taken, where the device releases memory: pages have memory only when they are used. The first text
- * gets its promise whatever `most` is. */
-OD_MUST_CHECK int od_state_pool_share(struct od_state_pool *p, struct od_device *d, const struct od_state_sharing *with,
-				      struct od_err *err);
-/* Gives back the memory of unused pages, but for that of `keep` of them. No work uses them any more. */
+/* Once, before any page of a lent pool is taken. The first text gets its promise whatever `most` is. */
+void od_state_pool_share(struct od_state_pool *p, const struct od_state_sharing *with);
+/* Gives back the memory of unused pages, but for that of `keep` of them. Waits for the compute queue; the load queue
+ * does not use them any more. */
 void od_state_pool_give_back(struct od_state_pool *p, uint32_t keep);
 /* Before any page is taken: sets n pages aside for idle ones. Whoever keeps pages drops some as soon as more are idle;
  * so promises never depend on what is kept. */
@@ -102,7 +111,7 @@ bool od_seq_state_is_long(const struct od_seq_state *s);
 /* NULL ok. Returns its promise and the pages that no other sequence shares. */
 void od_seq_state_free(struct od_seq_state *s);
 
-/* Guarantees pages for positions [0, positions), at most ctx, so that od_seq_state_reserve cannot fail. A promise only
+/* Guarantees pages for positions [0, positions), at most ctx, so that od_seq_state_reserve finds some. A promise only
  * grows. OD_ERR_BUSY: the pool has too few free pages; nothing changed. */
 OD_MUST_CHECK int od_seq_state_promise(struct od_seq_state *s, uint32_t positions);
 /* Gives s, which has no pages, n pages of a sequence of the same pool and kind, or kept ones: those of its first
@@ -132,8 +141,8 @@ void od_seq_state_set_length(struct od_seq_state *s, uint32_t length);
 struct od_state_pool *od_seq_state_pool(const struct od_seq_state *s);
 
 /* Takes the pages of positions [0, n), which were promised or are shared. Call it before their rows are written or
- * read. */
-void od_seq_state_reserve(struct od_seq_state *s, uint32_t n);
+ * read. OD_ERR_NOMEM, only in a lent pool: the device has no memory for them; nothing changed. */
+OD_MUST_CHECK int od_seq_state_reserve(struct od_seq_state *s, uint32_t n, struct od_err *err);
 /* [od_seq_state_n_pages]: the numbers of its pages in the pool. */
 const uint32_t *od_seq_state_pages(const struct od_seq_state *s);
 uint32_t od_seq_state_n_pages(const struct od_seq_state *s);

@@ -345,18 +345,33 @@ static void find_drafts(struct odm_engine *e)
 		b->experts += b->draft[i]->experts[b->draft[i]->n];
 }
 
+/* Pages for a text's positions [0, end). False: the device has no memory for them, and the text has ended. */
+static bool reserve_pages(struct odm_sequence *q, uint32_t end)
+{
+	struct od_err err;
+	const int rc = od_seq_state_reserve(q->state, end, &err);
+
+	if (rc != OD_OK)
+		finish_for(q, &err);
+	return rc == OD_OK;
+}
+
 static void add_decode_rows(struct odm_engine *e)
 {
 	struct odm_pass *p = &e->batch.decode;
 	const uint32_t ahead = e->model->opts.draft == ODM_DRAFT_SHADOW ? odm_draft_policy_ahead(&e->batch.policy) : 1;
+	struct odm_sequence *next;
 
 	find_drafts(e);
 	odm_pass_clear(p);
 	p->step.outlook = odm_draft_policy_outlook(&e->batch.policy);
-	for (struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
+	for (struct odm_sequence *q = e->batch.first; q != NULL; q = next) {
+		next = q->next;
 		if (q->phase != ODM_IN_DECODE)
 			continue;
 		odm_sequence_next_rows(q, ahead);
+		if (!reserve_pages(q, od_seq_state_length(q->state) + (uint32_t)q->n_rows))
+			continue;
 		odm_reuse_step(&e->model->reuse, q, od_seq_state_length(q->state) + (uint32_t)q->n_rows);
 		odm_pass_add(p, q, od_seq_state_length(q->state), q->row, q->n_rows);
 	}
@@ -514,14 +529,17 @@ static void count_texts(struct odm_batch *b, size_t n)
 static void decode_step(struct odm_engine *e)
 {
 	struct odm_batch *b = &e->batch;
-	const uint64_t begin = od_now_ns(), number = take_number(e);
+	const uint64_t begin = od_now_ns();
+	uint64_t number, ns;
 	size_t tokens = 0, n;
 	bool done = false;
 	struct od_err err;
-	uint64_t ns;
 	int rc;
 
 	add_decode_rows(e);
+	if (b->decode.step.n_parts == 0)
+		return;
+	number = take_number(e);
 	rc = odm_pass_begin(&b->decode, number, b->next_decode, &err);
 	while (rc == OD_OK && !done)
 		rc = run_layer(e, &b->decode, &done, &err);
@@ -558,15 +576,19 @@ static void add_prompt_rows(struct odm_engine *e, bool others)
 {
 	struct odm_batch *b = &e->batch;
 	size_t left = others ? b->chunk_rows : b->prefill.max_rows;
+	struct odm_sequence *next;
 
 	odm_pass_clear(&b->prefill);
-	for (struct odm_sequence *q = b->first; q != NULL && left > 0; q = q->next) {
+	for (struct odm_sequence *q = b->first; q != NULL && left > 0; q = next) {
 		const uint32_t begin = q->phase == ODM_IN_PREFILL ? od_seq_state_length(q->state) : 0;
 		size_t n;
 
+		next = q->next;
 		if (q->phase != ODM_IN_PREFILL)
 			continue;
 		n = q->n_prefill - begin < left ? q->n_prefill - begin : left;
+		if (!reserve_pages(q, begin + (uint32_t)n))
+			continue;
 		odm_reuse_step(&e->model->reuse, q, begin + (uint32_t)n);
 		odm_pass_add(&b->prefill, q, begin, q->text + begin, n);
 		left -= n;
@@ -687,6 +709,8 @@ static void prefill_some(struct odm_engine *e, bool others)
 
 	if (!p->open) {
 		add_prompt_rows(e, others);
+		if (p->step.n_parts == 0)
+			return;
 		b->layer_ns = 0;
 		/* WANTs for the next decode step go by its number; while there is none, numbers only grow. */
 		rc = odm_pass_begin(p, others ? ++e->last_step : take_number(e), 0, &err);

@@ -128,8 +128,9 @@ static int open_state(struct odm_model *m, struct od_err *err)
 	int rc = od_dense_load(&m->dense, m->pack, m->device, m->dense_choice, err);
 
 	if (rc == OD_OK)
-		rc = od_state_pool_new(&m->state, m->device, m->config, m->opts.profile, (uint32_t)m->opts.ctx_tokens,
-				       (uint32_t)m->opts.parallel, (uint64_t)m->n_pages + m->cache_pages, err);
+		rc = (m->shares_memory ? od_state_pool_new_lent : od_state_pool_new)(
+			&m->state, m->device, m->config, m->opts.profile, (uint32_t)m->opts.ctx_tokens,
+			(uint32_t)m->opts.parallel, (uint64_t)m->n_pages + m->cache_pages, err);
 	return rc == OD_OK ? open_reuse(m, err) : rc;
 }
 

@@ -221,7 +221,10 @@ bool odm_reuse_restore(const struct odm_reuse *u, struct odm_sequence *q, uint32
 	if (end <= n || !take_snapshot(u, q))
 		return false;
 	/* The store's thread writes to these pages, so the text takes them now; its promise covers them. */
-	od_seq_state_reserve(q->state, end * OD_KV_PAGE);
+	if (od_seq_state_reserve(q->state, end * OD_KV_PAGE, NULL) != OD_OK) {
+		give_snapshot_back(u, q);
+		return false;
+	}
 	q->restore_end = end;
 	q->restore = odm_prefix_store_read(store, odm_sequence_is_long(q), q->text, n, end,
 					   od_seq_state_pages(q->state), q->restore_snapshot);

@@ -44,13 +44,14 @@ static int open_split(struct odm_model *m, struct od_split *s, struct od_err *er
 		od_split_add(&s->each.bytes, odm_tier_plan_least(&m->tiers, m->config->top_k));
 	}
 	od_state_split(m->config, m->opts.profile, s);
+	od_split_add(&s->each.page,
+		     odm_state_plan_page_bytes(m) - od_state_page_bytes(m->config, m->opts.profile, NULL));
 	return OD_OK;
 }
 
 uint64_t odm_state_plan_page_bytes(const struct odm_model *m)
 {
-	return od_state_pool_bytes(m->config, m->opts.profile, 1, 0) -
-	       od_state_pool_bytes(m->config, m->opts.profile, 0, 0);
+	return od_state_page_bytes(m->config, m->opts.profile, m->shares_memory ? m->device : NULL);
 }
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -303,6 +304,8 @@ static int split_tiers(struct odm_model *m, struct od_err *err)
 {
 	int rc = odm_tier_plan_open(&m->tiers, m->pack, m->device, m->form, m->opts.memory_bytes, err);
 
+	m->shares_memory = m->tiers.sizes.lends && od_device_cards(m->device) == 1 &&
+			   od_device_lends(m->device, od_state_page_bytes(m->config, m->opts.profile, NULL));
 	return rc == OD_OK ? choose_split(m, err) : rc;
 }
 
@@ -319,7 +322,6 @@ static int choose_tiers(struct odm_model *m, struct od_err *err)
 	int rc;
 
 	m->dense_choice = OD_DENSE_ALL;
-	m->shares_memory = od_device_releases(m->device) && od_device_cards(m->device) == 1;
 	rc = split_tiers(m, err);
 	if (rc == OD_OK && holds_all(m))
 		return rc;

@@ -49,6 +49,7 @@ struct tiered {
 	/* [n_moe][n_experts]: all of them, which stay in memory; NULL: some are not there. Other threads change it only
 	 * while no step is open, under the lock. */
 	struct od_expert *full;
+	struct od_expert *all; /* full's table, which stays, because a GPU has its own for it; NULL: not needed yet */
 	struct odm_tier_pressure *pressure;
 	pthread_mutex_t lock;
 	pthread_cond_t left; /* full has become NULL */
@@ -122,7 +123,6 @@ static bool predicts(const struct tiered *t)
 /* Under the lock. */
 static void leave_full(struct tiered *t)
 {
-	free(t->full);
 	t->full = NULL;
 	t->leave = false;
 	pthread_cond_signal(&t->left);
@@ -158,17 +158,16 @@ static void enter_full(struct tiered *t)
 {
 	const size_t n_experts = t->config->n_experts, n = t->config->n_moe * n_experts;
 	struct od_expert_mem *mem = calloc(n, sizeof(*mem));
-	struct od_expert *full = calloc(n, sizeof(*full));
 
-	if (mem != NULL && full != NULL && od_schedule_all_pinned(t->schedule, mem)) {
+	if (t->all == NULL)
+		t->all = calloc(n, sizeof(*t->all));
+	if (mem != NULL && t->all != NULL && od_schedule_all_pinned(t->schedule, mem)) {
 		for (size_t i = 0; i < n; i++)
 			od_pack_bind(t->model->pack, (uint32_t)(i / n_experts), (uint32_t)(i % n_experts), &mem[i],
-				     &full[i]);
-		t->full = full;
-		full = NULL;
+				     &t->all[i]);
+		t->full = t->all;
 	}
 	free(mem);
-	free(full);
 }
 
 /* Under the lock, before the only open step: now and then, whether all experts are back. */
@@ -246,7 +245,7 @@ static uint64_t shared_bytes_in_use(void *arg)
 	return bytes;
 }
 
-/* The three are called on the engine thread, between layers. */
+/* The four are called on the engine thread, between layers. */
 static uint32_t most_pages(void *arg)
 {
 	struct tiered *t = arg;
@@ -289,6 +288,18 @@ static void give_pages(void *arg, uint32_t n)
 	t->n_pages -= n;
 	divide_memory(t);
 	pthread_mutex_unlock(&t->budget_lock);
+}
+
+/* The card has less memory than was planned: experts get less of it until memory is divided again. */
+static bool give_way(void *arg, uint64_t bytes)
+{
+	struct tiered *t = arg;
+
+	od_log_limited(OD_LOG_WARN, "%s has less free memory than when this program started: fewer experts are kept",
+		       od_device_name(t->o.device));
+	if (is_full(t))
+		leave_full_now(t);
+	return od_residency_give_way(t->residency, bytes);
 }
 
 /* ---- Predictions ---- */
@@ -499,13 +510,17 @@ static void run_experts(struct tiered *t, const struct od_expert *expert, struct
 	od_resident_run(&t->o, t->call, expert, choice, od_buf_ref(t->scratch, 0));
 }
 
-/* Operations read the shapes of experts that none of their rows has chosen, a GPU also their formats. */
+/* Operations read the shapes of experts that none of their rows has chosen, a GPU also their formats, but not their
+ * weights: these may be anywhere. They have the form of the others, so that a GPU's tables are all of one size. */
 static void bind_shapes(struct tiered *t, uint32_t m)
 {
-	const struct od_expert_mem nowhere = { 0 };
+	struct od_expert_mem anywhere = { 0 };
 
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
+		if ((od_form_bufs(t->model->form) & 1u << i) != 0)
+			anywhere.at[i] = od_buf_ref(t->choice, 0);
 	for (uint32_t i = 0; i < t->config->n_experts; i++)
-		od_pack_bind(t->model->pack, m, i, &nowhere, &t->expert[i]);
+		od_pack_bind(t->model->pack, m, i, &anywhere, &t->expert[i]);
 }
 
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
@@ -791,6 +806,7 @@ static void free_service(struct odm_expert_service *base)
 	free(t->wave);
 	free(t->in_wave);
 	free(t->expert);
+	free(t->all);
 	free(t);
 }
 
@@ -819,7 +835,6 @@ static int allocate(struct tiered *t, struct od_err *err)
 	    t->item == NULL || t->attempts == NULL || t->ordered == NULL || t->item_of == NULL || t->wave == NULL ||
 	    t->in_wave == NULL || t->expert == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "experts in tiers: no memory for %zu rows", rows);
-	bind_shapes(t, 0);
 	rc = odm_step_uses_init(&t->uses, t->config, odm_pass_size_rows(t->config, (uint32_t)t->model->opts.parallel),
 				err);
 	if (rc == OD_OK)
@@ -827,6 +842,8 @@ static int allocate(struct tiered *t, struct od_err *err)
 				       "choices of experts", err);
 	if (rc == OD_OK && od_ref_stage(od_buf_ref(t->choice, 0)) == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for choices of experts");
+	if (rc == OD_OK)
+		bind_shapes(t, 0);
 	if (rc == OD_OK)
 		rc = od_buf_new(
 			&t->scratch, t->o.device,
@@ -970,7 +987,7 @@ static int open_store(struct tiered *t, struct od_err *err)
 					     .arg = t };
 	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
 	const struct od_state_sharing sharing = {
-		.most = most_pages, .take = take_pages, .give = give_pages, .arg = t
+		.most = most_pages, .take = take_pages, .give = give_pages, .give_way = give_way, .arg = t
 	};
 	const bool card = od_device_has_memory(t->o.device);
 	const uint64_t free_bytes = od_available_ram_bytes(),
@@ -1001,7 +1018,7 @@ static int open_store(struct tiered *t, struct od_err *err)
 	if (rc == OD_OK && odm_tier_plan_holds_all(p, t->config))
 		rc = load_all(t, err);
 	if (rc == OD_OK && t->model->shares_memory && t->page_bytes > 0)
-		rc = od_state_pool_share(t->model->state, t->o.device, &sharing, err);
+		od_state_pool_share(t->model->state, &sharing);
 	po.most_bytes = t->shared_bytes;
 	/* Memory that other programs take of a card is not followed. */
 	return rc == OD_OK && t->shared_bytes > 0 && !card ? odm_tier_pressure_start(&t->pressure, &po, err) : rc;

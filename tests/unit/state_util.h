@@ -16,6 +16,13 @@ static inline struct od_seq_state *open_seq(struct od_state_pool *p)
 	return s;
 }
 
+static inline void reserve(struct od_seq_state *s, uint32_t n)
+{
+	struct od_err err = { 0 };
+
+	must(od_seq_state_reserve(s, n, &err), &err);
+}
+
 static inline uint32_t rows_on_page(uint32_t begin, uint32_t n)
 {
 	uint32_t left = OD_KV_PAGE - begin % OD_KV_PAGE;
@@ -40,7 +47,7 @@ static inline void put_rows(struct od_device *d, struct od_seq_state *s, uint32_
 {
 	const size_t row_bytes = od_seq_state_row_bytes(s, layer, stream);
 
-	od_seq_state_reserve(s, begin + n);
+	reserve(s, begin + n);
 	for (uint32_t some_rows; n > 0; begin += some_rows, n -= some_rows, from += some_rows * row_bytes) {
 		some_rows = rows_on_page(begin, n);
 		put_at(d, od_seq_state_row(s, layer, stream, begin), from, some_rows * row_bytes);

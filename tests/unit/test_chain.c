@@ -234,7 +234,7 @@ static void open_world(struct chain_world *w)
 			 OD_OK);
 	assert_int_equal(od_seq_state_new(&w->seq, w->pool, &err), OD_OK);
 	assert_int_equal(od_seq_state_promise(w->seq, CTX), OD_OK);
-	od_seq_state_reserve(w->seq, CTX);
+	reserve(w->seq, CTX);
 	for (size_t i = 0; i < ROWS * 64; i++)
 		w->part.row[i] = (float)i;
 	w->part.zmq = od_zmq_context();

@@ -252,7 +252,7 @@ static void bench_open(struct mixers_bench *b, const struct mixers_variant *v, e
 		b->seq[q] = open_seq(b->pool);
 	for (uint32_t n = 1; n <= LONG; n++) /* pages of the two in turn */
 		for (uint32_t q = 0; q < SEQUENCES; q++)
-			od_seq_state_reserve(b->seq[q], n);
+			reserve(b->seq[q], n);
 	make_call(b);
 }
 

@@ -188,7 +188,7 @@ static void test_random(void **state)
 		/* there is always room for all sequences */
 		assert_int_equal(od_seq_state_promise(s[q], n * OD_KV_PAGE), OD_OK);
 		page[0] = od_seq_state_n_pages(s[q]);
-		od_seq_state_reserve(s[q], n * OD_KV_PAGE);
+		reserve(s[q], n * OD_KV_PAGE);
 		write_pages(&w, s[q], text[q], page[0]);
 	}
 	assert_true(found > 1000 && w.dropped > 1000);
@@ -203,7 +203,7 @@ static void keep_text(struct prefix_cache_world *w, const int32_t *text, uint32_
 
 	assert_int_equal(od_seq_state_new(&s, w->pool, NULL), OD_OK);
 	assert_int_equal(od_seq_state_promise(s, n * OD_KV_PAGE), OD_OK);
-	od_seq_state_reserve(s, n * OD_KV_PAGE);
+	reserve(s, n * OD_KV_PAGE);
 	write_pages(w, s, text, 0);
 	add(w, text, s);
 	od_seq_state_free(s);
@@ -262,7 +262,7 @@ static void test_forgotten(void **state)
 	assert_int_equal(find(&w, a, 1, page), 1);
 	od_seq_state_attach(s, page, 1);
 	assert_int_equal(od_seq_state_promise(s, 3 * OD_KV_PAGE), OD_OK);
-	od_seq_state_reserve(s, 3 * OD_KV_PAGE);
+	reserve(s, 3 * OD_KV_PAGE);
 	write_pages(&w, s, a, 1);
 	add(&w, a, s);
 	keep_text(&w, b, 3);
@@ -300,7 +300,7 @@ static void test_long_texts(void **state)
 	assert_int_equal(od_seq_state_new(&s, w.pool, NULL), OD_OK);
 	od_seq_state_set_long(s, true);
 	assert_int_equal(od_seq_state_promise(s, 2 * OD_KV_PAGE), OD_OK);
-	od_seq_state_reserve(s, 2 * OD_KV_PAGE);
+	reserve(s, 2 * OD_KV_PAGE);
 	memcpy(is_long, od_seq_state_pages(s), sizeof(*is_long) * 2);
 	odm_prefix_cache_add(w.cache, true, a, 2, is_long);
 	assert_memory_equal(is_long, od_seq_state_pages(s), sizeof(*is_long) * 2);

@@ -301,7 +301,7 @@ static void open_world(struct prefix_store_world *w, const char *dir, uint8_t mo
 	fill(w->from);
 	if (fixed)
 		must(od_state_pool_set_snapshots(w->pool, device, SNAPSHOTS, &err), &err);
-	od_seq_state_reserve(w->to, CTX);
+	reserve(w->to, CTX);
 	must(try_open(w, dir, model, limit, &err), &err);
 }
 

@@ -43,16 +43,16 @@ static void test_reserve(void **state)
 	uint32_t page[3];
 
 	(void)state;
-	od_seq_state_reserve(s, 0);
+	reserve(s, 0);
 	assert_int_equal(od_seq_state_n_pages(s), 0);
 	for (uint32_t n = 1; n <= CTX; n++) {
-		od_seq_state_reserve(s, n);
+		reserve(s, n);
 		assert_int_equal(od_seq_state_n_pages(s), od_state_pages(n));
 		assert_true(n <= OD_KV_PAGE ||
 			    memcmp(page, od_seq_state_pages(s), od_state_pages(n - 1) * sizeof(*page)) == 0);
 		memcpy(page, od_seq_state_pages(s), od_state_pages(n) * sizeof(*page));
 	}
-	od_seq_state_reserve(s, 1);
+	reserve(s, 1);
 	assert_int_equal(od_seq_state_n_pages(s), 3);
 	od_seq_state_set_length(s, 140);
 	assert_int_equal(od_seq_state_length(s), 140);
@@ -102,7 +102,7 @@ static void test_reuse(void **state)
 			od_seq_state_free(s[i]);
 			s[i] = NULL;
 		} else {
-			od_seq_state_reserve(s[i], 1 + random_below(&seed, CTX));
+			reserve(s[i], 1 + random_below(&seed, CTX));
 			moved += od_seq_state_pages(s[i])[0] != first[i];
 			first[i] = od_seq_state_pages(s[i])[0];
 		}
@@ -112,7 +112,7 @@ static void test_reuse(void **state)
 	for (uint32_t i = 0; i < n; i++) {
 		if (s[i] == NULL)
 			s[i] = open_seq(p);
-		od_seq_state_reserve(s[i], CTX);
+		reserve(s[i], CTX);
 		assert_int_equal(od_seq_state_n_pages(s[i]), od_state_pages(CTX));
 	}
 	check_owners(s, n, n_pages);
@@ -126,6 +126,8 @@ static void test_reuse(void **state)
 struct lender {
 	uint32_t most, n; /* pages that may have memory; those that have */
 	uint32_t n_takes;
+	struct od_buf *spare[2]; /* it gives them back, the last one first */
+	uint32_t n_spare, n_asked;
 };
 
 static uint32_t most_of(void *arg)
@@ -145,13 +147,26 @@ static void give(void *arg, uint32_t n)
 	((struct lender *)arg)->n -= n;
 }
 
+static bool give_way(void *arg, uint64_t n)
+{
+	struct lender *l = arg;
+
+	assert_int_equal(n, od_state_page_bytes(&cfg, OD_PROFILE_BF16, device));
+	l->n_asked++;
+	if (l->n_spare == 0)
+		return false;
+	od_buf_free(l->spare[--l->n_spare]);
+	return true;
+}
+
 static struct od_state_pool *sharing_pool(struct lender *l, uint32_t n, uint32_t n_pages)
 {
-	const struct od_state_sharing with = { most_of, take, give, l };
-	struct od_state_pool *p = small_pool(CTX, n, n_pages);
+	const struct od_state_sharing with = { most_of, take, give, give_way, l };
+	struct od_state_pool *p;
 	struct od_err err = { 0 };
 
-	must(od_state_pool_share(p, device, &with, &err), &err);
+	must(od_state_pool_new_lent(&p, device, &cfg, OD_PROFILE_BF16, CTX, n, n_pages, &err), &err);
+	od_state_pool_share(p, &with);
 	return p;
 }
 
@@ -184,9 +199,9 @@ static void test_memory_is_lent(void **state)
 	assert_int_equal(od_seq_state_promise(a, 130), OD_OK);
 	assert_int_equal(od_seq_state_promise(b, 1), OD_ERR_BUSY); /* promised, though not used */
 	assert_int_equal(l.n, 0);
-	od_seq_state_reserve(a, 1);
+	reserve(a, 1);
 	assert_int_equal(l.n, 1);
-	od_seq_state_reserve(a, 130);
+	reserve(a, 130);
 	assert_int_equal(l.n, 3);
 	assert_int_equal(l.n_takes, 2);
 	l.most = 4;
@@ -198,7 +213,7 @@ static void test_memory_is_lent(void **state)
 	l.most = 0;
 	a = bare_seq(p);
 	assert_int_equal(od_seq_state_promise(a, 100), OD_OK); /* alone it gets what it needs */
-	od_seq_state_reserve(a, 100);
+	reserve(a, 100);
 	assert_int_equal(l.n_takes, 2);
 	od_state_pool_give_back(p, 2);
 	assert_int_equal(l.n, 3);
@@ -233,7 +248,7 @@ static void test_memory_is_lent_at_random(void **state)
 			od_seq_state_free(s[i]);
 			s[i] = NULL;
 		} else {
-			od_seq_state_reserve(s[i], 1 + random_below(&seed, CTX));
+			reserve(s[i], 1 + random_below(&seed, CTX));
 			for (; n_written[i] < od_seq_state_n_pages(s[i]); n_written[i]++)
 				page_rows(p, od_seq_state_pages(s[i])[n_written[i]], (uint8_t)(i * 16 + n_written[i]),
 					  true);
@@ -253,6 +268,72 @@ static void test_memory_is_lent_at_random(void **state)
 	assert_true(n_released > 100 && l.n_takes > 100);
 	for (uint32_t i = 0; i < N; i++)
 		od_seq_state_free(s[i]);
+	od_state_pool_free(p);
+}
+
+/* The device has less memory than the lender thought: it gives some back, or else the text gets none, and nothing has
+ * changed. */
+static void test_memory_is_missing(void **state)
+{
+	const uint64_t page = od_state_page_bytes(&cfg, OD_PROFILE_BF16, device);
+	struct lender l = { .most = 9 };
+	struct od_state_pool *p;
+	struct od_seq_state *a, *b;
+	struct od_device *other;
+	struct od_buf *taken;
+	struct od_err err = { 0 };
+
+	(void)state;
+	if (!on_emulated())
+		skip();
+	p = sharing_pool(&l, 3, 9);
+	a = open_seq(p), b = open_seq(p);
+	l.spare[0] = buf_new(device, page / 2);
+	l.spare[1] = buf_new(device, page);
+	l.n_spare = 2;
+	taken = take_all_but(page + page / 4, &other);
+	reserve(a, 1);
+	page_rows(p, od_seq_state_pages(a)[0], 3, true);
+	assert_int_equal(l.n_asked, 0);
+	reserve(a, 65);
+	page_rows(p, od_seq_state_pages(a)[1], 4, true);
+	assert_int_equal(l.n_asked, 1);
+	assert_int_equal(od_seq_state_reserve(b, 1, &err), OD_ERR_NOMEM);
+	assert_non_null(strstr(err.msg, ": no memory for keys and values: "));
+	assert_non_null(strstr(err.msg, "another program has taken some"));
+	assert_int_equal(l.n_asked, 3);
+	assert_int_equal(l.n, 2);
+	assert_int_equal(od_seq_state_n_pages(b), 0);
+	od_buf_free(taken);
+	reserve(b, 130);
+	assert_int_equal(l.n, 5);
+	for (uint32_t i = 0; i < 3; i++)
+		page_rows(p, od_seq_state_pages(b)[i], (uint8_t)(10 + i), true);
+	for (uint32_t i = 0; i < 2; i++)
+		page_rows(p, od_seq_state_pages(a)[i], (uint8_t)(3 + i), false);
+	od_seq_state_free(a);
+	od_seq_state_free(b);
+	od_state_pool_free(p);
+	od_device_free(other);
+}
+
+/* Work that is queued reads pages before their memory goes. */
+static void test_queued_work_is_waited_for(void **state)
+{
+	struct lender l = { .most = 9 };
+	struct od_state_pool *p = sharing_pool(&l, 3, 9);
+	struct od_seq_state *a = open_seq(p);
+	uint8_t byte = 0;
+
+	(void)state;
+	reserve(a, 1);
+	page_rows(p, od_seq_state_pages(a)[0], 77, true);
+	od_device_get(device, OD_QUEUE_COMPUTE, &byte, od_state_pool_row(p, 0, 0, od_seq_state_pages(a)[0], 0), 1);
+	od_seq_state_free(a);
+	od_state_pool_give_back(p, 0);
+	assert_int_equal(l.n, 0);
+	sync_device(device);
+	assert_int_equal(byte, 77);
 	od_state_pool_free(p);
 }
 
@@ -277,9 +358,9 @@ static void test_promise(void **state)
 	assert_int_equal(od_seq_state_promise(a, 128), OD_OK);
 	assert_int_equal(od_seq_state_promise(a, 129), OD_ERR_BUSY);
 	assert_int_equal(od_seq_state_promise(c, 1), OD_ERR_BUSY);
-	od_seq_state_reserve(c, 0);
-	od_seq_state_reserve(a, 1);
-	od_seq_state_reserve(b, 192);
+	reserve(c, 0);
+	reserve(a, 1);
+	reserve(b, 192);
 	assert_int_equal(od_state_pool_free_pages(p), 0);
 	od_seq_state_set_length(b, 192);
 	od_seq_state_set_length(b, 0);
@@ -289,8 +370,8 @@ static void test_promise(void **state)
 	assert_int_equal(od_seq_state_promise(c, 64), OD_OK);
 	assert_int_equal(od_seq_state_promise(b, 200), OD_OK);
 	assert_int_equal(od_state_pool_free_pages(p), 0);
-	od_seq_state_reserve(b, 200);
-	od_seq_state_reserve(c, 64);
+	reserve(b, 200);
+	reserve(c, 64);
 	od_seq_state_free(b);
 	od_seq_state_free(c);
 	assert_int_equal(od_state_pool_free_pages(p), 5);
@@ -309,7 +390,7 @@ static void test_keep(void **state)
 	assert_int_equal(od_state_pool_free_pages(p), 3);
 	assert_int_equal(od_seq_state_promise(a, 200), OD_ERR_BUSY); /* four pages */
 	assert_int_equal(od_seq_state_promise(a, 192), OD_OK);
-	od_seq_state_reserve(a, 192);
+	reserve(a, 192);
 	od_seq_state_set_length(a, 192);
 	memcpy(page, od_seq_state_pages(a), sizeof(page));
 	od_state_pool_keep(p, page[0]);
@@ -325,7 +406,7 @@ static void test_keep(void **state)
 	assert_int_equal(od_state_pool_idle_pages(p), 0);
 	assert_int_equal(od_seq_state_promise(a, 192), OD_OK);
 	assert_int_equal(od_state_pool_free_pages(p), 0);
-	od_seq_state_reserve(a, 192);
+	reserve(a, 192);
 	assert_memory_equal(od_seq_state_pages(a), page, 2 * sizeof(*page));
 	od_state_pool_drop(p, page[1]); /* a sequence has it still */
 	assert_int_equal(od_state_pool_free_pages(p), 0);
@@ -335,7 +416,7 @@ static void test_keep(void **state)
 	a = bare_seq(p);
 	b = bare_seq(p);
 	assert_int_equal(od_seq_state_promise(b, 192), OD_OK);
-	od_seq_state_reserve(b, 192);
+	reserve(b, 192);
 	for (int i = 0; i < 3; i++)
 		assert_true(od_seq_state_pages(b)[i] != page[0]);
 	od_seq_state_attach(a, page, 1); /* as many as fit are busy: this one is told so */
@@ -359,7 +440,7 @@ static void test_touches_little(void **state)
 	for (uint32_t round = 0; round < 10; round++) {
 		struct od_seq_state *s = open_seq(p);
 
-		od_seq_state_reserve(s, round == 0 ? 200 : 1 + 19 * round);
+		reserve(s, round == 0 ? 200 : 1 + 19 * round);
 		if (round == 0)
 			memcpy(first, od_seq_state_pages(s), sizeof(first));
 		assert_memory_equal(first, od_seq_state_pages(s), od_seq_state_n_pages(s) * sizeof(*first));
@@ -376,7 +457,7 @@ static void test_share(void **state)
 
 	(void)state;
 	assert_int_equal(od_seq_state_promise(a, 200), OD_OK);
-	od_seq_state_reserve(a, 150);
+	reserve(a, 150);
 	od_seq_state_set_length(a, 150);
 	memcpy(page, od_seq_state_pages(a), 3 * sizeof(*page));
 	assert_int_equal(od_state_pool_free_pages(p), 3);
@@ -394,7 +475,7 @@ static void test_share(void **state)
 	od_seq_state_share(c, b, 1);
 	assert_int_equal(od_seq_state_length(c), 64);
 	assert_int_equal(od_state_pool_free_pages(p), 1);
-	od_seq_state_reserve(c, 128);
+	reserve(c, 128);
 	assert_int_equal(od_seq_state_pages(c)[0], page[0]);
 	assert_true(od_seq_state_pages(c)[1] != page[1]);
 	assert_int_equal(od_state_pool_free_pages(p), 1);
@@ -402,7 +483,7 @@ static void test_share(void **state)
 	assert_int_equal(od_state_pool_free_pages(p), 3);
 	a = bare_seq(p);
 	assert_int_equal(od_seq_state_promise(a, 192), OD_OK);
-	od_seq_state_reserve(a, 192);
+	reserve(a, 192);
 	for (uint32_t i = 0; i < 3; i++)
 		assert_true(od_seq_state_pages(a)[i] != page[0] && od_seq_state_pages(a)[i] != page[1]);
 	od_seq_state_free(b); /* page 1 and a promise; page 0 is c's, too */
@@ -446,7 +527,7 @@ static uint32_t count_free(const struct person *who, uint32_t n_pages)
 
 static void write_on(struct person *w, uint32_t n)
 {
-	od_seq_state_reserve(w->s, w->length + n);
+	reserve(w->s, w->length + n);
 	for (; n > 0; n--, w->length++) {
 		w->text[w->length] = (int32_t)random_below(&seed, 1000000);
 		put_at(device, od_seq_state_row(w->s, 1, 0, w->length), &w->text[w->length], sizeof(w->text[0]));
@@ -559,13 +640,15 @@ static void test_indices(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_reserve),		cmocka_unit_test(test_reuse),
-		cmocka_unit_test(test_memory_is_lent),	cmocka_unit_test(test_memory_is_lent_at_random),
-		cmocka_unit_test(test_promise),		cmocka_unit_test(test_keep),
-		cmocka_unit_test(test_touches_little),	cmocka_unit_test(test_share),
-		cmocka_unit_test(test_share_at_random), cmocka_unit_test(test_indices),
+		cmocka_unit_test(test_reserve),		  cmocka_unit_test(test_reuse),
+		cmocka_unit_test(test_memory_is_lent),	  cmocka_unit_test(test_memory_is_lent_at_random),
+		cmocka_unit_test(test_memory_is_missing), cmocka_unit_test(test_queued_work_is_waited_for),
+		cmocka_unit_test(test_promise),		  cmocka_unit_test(test_keep),
+		cmocka_unit_test(test_touches_little),	  cmocka_unit_test(test_share),
+		cmocka_unit_test(test_share_at_random),	  cmocka_unit_test(test_indices),
 	};
 
+	setenv("OD_GPU_BYTES", "0x8000000", 0); /* an emulated GPU has 128 MiB */
 	cfg = uniform_config((struct uniform){ .n_layers = 3, .heads = 2, .kv_heads = 2, .head_dim = 6, .ctx = 200 });
 	return cmocka_run_group_tests(tests, open_device, close_device);
 }

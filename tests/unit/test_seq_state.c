@@ -114,7 +114,7 @@ static void test_long_texts(void **state)
 			assert_int_equal(od_seq_state_ctx(s[i]), i > 0 || ctx < 130 ? ctx : 130);
 			assert_int_equal(od_seq_state_promise(s[i], ctx), OD_OK); /* also for what it may become */
 		}
-		od_seq_state_reserve(s[1], 64);
+		reserve(s[1], 64);
 		od_seq_state_share(s[2], s[1], 1);
 		assert_true(od_seq_state_is_long(s[2]));
 		for (int i = 0; i < 3; i++)
@@ -165,7 +165,7 @@ static void each_row(const struct od_config *c, struct od_seq_state *const *s, b
 			if (row == 0)
 				continue;
 			assert_in_range(row, 1, MOST_ROW);
-			od_seq_state_reserve(s[q], position + 1);
+			reserve(s[q], position + 1);
 			fill_row(wrote, row, q, layer, stream, position);
 			if (write) {
 				put_at(device, od_seq_state_row(s[q], layer, stream, position), wrote, row);
@@ -457,7 +457,7 @@ static void test_fixed_alone(void **state)
 	p = pool_of(&c, OD_PROFILE_F32, 500, 1);
 	assert_int_equal(od_state_pool_most_bytes(p), 0);
 	s = open_seq(p);
-	od_seq_state_reserve(s, 500);
+	reserve(s, 500);
 	put_at(device, od_seq_state_fixed(s, 0).next, &x, sizeof(x));
 	od_seq_state_take_next(s);
 	get_at(device, &y, od_seq_state_fixed(s, 0).committed, sizeof(y));

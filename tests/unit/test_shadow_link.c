@@ -199,10 +199,10 @@ static void open_world(struct shadow_link_world *w, bool mapped, uint32_t kv_per
 	w->seq = open_seq(w->pool);
 	/* pages of both in turn: none of a sequence follows another */
 	for (uint32_t n = 0; n <= CTX; n += OD_KV_PAGE) {
-		od_seq_state_reserve(w->other, n);
-		od_seq_state_reserve(w->seq, n);
+		reserve(w->other, n);
+		reserve(w->seq, n);
 	}
-	od_seq_state_reserve(w->seq, CTX);
+	reserve(w->seq, CTX);
 	write_rows(w);
 	o.device = w->device;
 	o.state = w->pool;
@@ -413,7 +413,7 @@ static void open_several(struct several *v, bool mapped, uint32_t kv_period)
 		struct shadow_link_world w = v->w;
 
 		v->seq[i] = w.seq = open_seq(v->w.pool);
-		od_seq_state_reserve(w.seq, CTX);
+		reserve(w.seq, CTX);
 		w.sequence = first + i;
 		write_rows(&w);
 	}

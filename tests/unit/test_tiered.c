@@ -16,6 +16,7 @@
 #include "common/pack/pack_internal.h"
 #include "common/pack/write/pack_write.h"
 #include "common/residency/residency.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/opened_engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/temp_dir.h"
@@ -214,7 +215,7 @@ static void free_texts(struct tiered_text t[N])
 static const char *const families[] = { "mixtral_top3", "qwen3_moe_plain", "deepseek_v2_groups", "gemma4_own_v" };
 #define N_FAMILIES (sizeof(families) / sizeof(families[0]))
 
-static void texts_are_those_of_all_in_memory(void **state)
+static void texts_are_those_of_all_experts(void **state)
 {
 	static struct tiered_text t[N];
 	size_t n_failed = 0, n_rows = 0;
@@ -349,7 +350,7 @@ static uint64_t bytes_of_all(const char *pack, uint64_t n_pages)
 	o.engine.form = OD_FORM_PLAIN;
 	e = open_engine(&o);
 	c = od_pack_config(odm_engine_pack(e));
-	bytes = n_pages * (od_state_pool_bytes(c, OD_PROFILE_F32, 1, 0) - od_state_pool_bytes(c, OD_PROFILE_F32, 0, 0));
+	bytes = n_pages * od_state_page_bytes(c, OD_PROFILE_F32, odm_engine_device(e));
 	assert_int_equal(od_residency_measure(&sizes, odm_engine_pack(e), odm_engine_device(e), OD_FORM_PLAIN, &err),
 			 OD_OK);
 	for (uint32_t m = 0; m < c->n_moe; m++)
@@ -377,6 +378,15 @@ static uint64_t loads_of(struct odm_engine *e, const struct tiered_text *t, uint
 	return loads;
 }
 
+/* Until all experts are back. */
+static void settle(struct odm_engine *e, const struct tiered_text *t)
+{
+	int n = 0;
+
+	while (loads_of(e, t, TOKENS) > 0)
+		assert_true(++n < 100);
+}
+
 /* Experts lend to a long text what it needs, and have it back when it has ended. */
 static void memory_moves(void **state)
 {
@@ -387,7 +397,6 @@ static void memory_moves(void **state)
 	for (size_t i = 0; i < N_FAMILIES; i++) {
 		struct odm_main_opts o;
 		struct odm_engine *e;
-		int n = 0;
 
 		make_pack(families[i], pack);
 		make_texts(t);
@@ -397,15 +406,14 @@ static void memory_moves(void **state)
 		o.engine.prefix_cache_mib = 0;
 		o.engine.shared_bytes = bytes_of_all(pack, 1);
 		e = open_engine(&o);
-		if (!od_device_releases(odm_engine_device(e))) {
+		if (!od_device_lends(odm_engine_device(e), UINT64_MAX)) {
 			opened_engine_close(e);
 			free_texts(t);
 			continue;
 		}
 		assert_int_equal(loads_of(e, &t[0], TOKENS), 0);
 		assert_true(loads_of(e, &t[0], 80) > 0); /* two pages */
-		while (loads_of(e, &t[0], TOKENS) > 0)
-			assert_true(++n < 100);
+		settle(e, &t[0]);
 		/* Little memory for many: some wait for others. */
 		run_together(t, e, false);
 		trouble.sometimes = true;
@@ -415,6 +423,62 @@ static void memory_moves(void **state)
 		opened_engine_close(e);
 		free_texts(t);
 	}
+}
+
+/* Experts give way to texts and to each other. Where no more than slots are left, a text ends with an error, and the
+ * next one is as it should be. */
+static void another_program_takes_the_cards_memory(void **state)
+{
+	static struct tiered_text t[N];
+	struct odm_main_opts o;
+	struct od_device *other;
+	struct od_buf *taken;
+	struct odm_engine *e;
+	struct odm_result r;
+	struct od_err err;
+	uint64_t page;
+	char pack[128];
+
+	(void)state;
+	if (!on_emulated())
+		skip();
+	setenv("OD_GPU_BYTES", "0x10000000", 1);
+	make_pack("qwen3_moe_plain", pack);
+	make_texts(t);
+	run_alone(t, pack);
+	o = options(pack, ODM_TIERED);
+	o.engine.form = OD_FORM_PLAIN;
+	o.engine.prefix_cache_mib = 0;
+	o.engine.shared_bytes = bytes_of_all(pack, 2);
+	e = open_engine(&o);
+	page = od_state_page_bytes(od_pack_config(odm_engine_pack(e)), OD_PROFILE_F32, odm_engine_device(e));
+	for (int i = 0; i < 3; i++) /* the device makes its tables for experts that come and go */
+		run_together(t, e, false);
+	settle(e, &t[0]);
+	assert_int_equal(loads_of(e, &t[0], 80), 0); /* two pages */
+	taken = take_all_but(page / 2, &other);
+	assert_true(loads_of(e, &t[0], 80) > 0);
+	run_together(t, e, false);
+	od_buf_free(taken);
+	settle(e, &t[0]);
+	opened_engine_close(e);
+	od_device_free(other);
+
+	o.engine.shared_bytes = 0;
+	o.engine.expert_bytes = 1; /* none is kept */
+	e = open_engine(&o);
+	taken = take_all_but(page / 2, &other);
+	assert_int_equal(odm_generate(e, &t[0].req, &r, &err), OD_ERR_NOMEM);
+	odm_result_fini(&r);
+	if (strstr(err.msg, "no memory for keys and values: ") == NULL ||
+	    strstr(err.msg, "another program has taken some") == NULL)
+		fail_msg("%s", err.msg);
+	od_buf_free(taken);
+	od_device_free(other);
+	run_together(t, e, false);
+	opened_engine_close(e);
+	free_texts(t);
+	unsetenv("OD_GPU_BYTES");
 }
 
 /* A row of the embedding that cannot be read ends its text, and no other. */
@@ -484,11 +548,14 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(stored_experts_in_host_memory),
-		cmocka_unit_test(texts_are_those_of_all_in_memory),
+		cmocka_unit_test(texts_are_those_of_all_experts),
 		cmocka_unit_test(memory_moves),
+		cmocka_unit_test(another_program_takes_the_cards_memory),
 		cmocka_unit_test(an_expert_that_cannot_be_read_is_named),
 		cmocka_unit_test(a_row_that_cannot_be_read_is_named),
 	};
 
+	if (on_emulated()) /* it takes long */
+		cmocka_set_test_filter("*memory*");
 	return cmocka_run_group_tests_name("tiered", tests, temp_dir_make, temp_dir_remove);
 }

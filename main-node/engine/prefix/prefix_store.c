@@ -55,6 +55,7 @@ struct odm_prefix_read {
 struct store_region {
 	struct od_ref first; /* in the pool: that of page, or snapshot, 0 */
 	size_t each_bytes;
+	uint64_t stride; /* from one page's, or snapshot's, to the next */
 };
 
 struct odm_prefix_store {
@@ -96,7 +97,7 @@ static bool copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what wha
 
 	for (size_t k = 0; k < s->n_regions[what]; k++) {
 		const struct store_region *region = &s->region[what][k];
-		const struct od_ref at = od_ref_at(region->first, (uint64_t)i * region->each_bytes);
+		const struct od_ref at = od_ref_at(region->first, i * region->stride);
 
 		if (to_pool)
 			od_device_put(s->device, OD_QUEUE_LOADS, at, rows, region->each_bytes);
@@ -112,9 +113,10 @@ static bool copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what wha
 	return od_device_load_errors(s->device) == errors;
 }
 
-static void add_region(struct odm_prefix_store *s, enum odm_prefix_what what, struct od_ref first, size_t each_bytes)
+static void add_region(struct odm_prefix_store *s, enum odm_prefix_what what, struct od_ref first, size_t each_bytes,
+		       uint64_t stride)
 {
-	s->region[what][s->n_regions[what]++] = (struct store_region){ first, each_bytes };
+	s->region[what][s->n_regions[what]++] = (struct store_region){ first, each_bytes, stride };
 }
 
 static int list_regions(struct odm_prefix_store *s, const struct od_config *c, struct od_err *err)
@@ -130,15 +132,17 @@ static int list_regions(struct odm_prefix_store *s, const struct od_config *c, s
 		const uint32_t n = od_state_pool_streams(s->pool, l, stream);
 
 		for (uint32_t i = 0; i < n; i++) {
-			add_region(s, ODM_PREFIX_PAGE, stream[i].pages, stream[i].page_bytes);
-			sum += stream[i].page_bytes;
+			const size_t bytes = OD_KV_PAGE * stream[i].row_bytes;
+
+			add_region(s, ODM_PREFIX_PAGE, stream[i].pages, bytes, stream[i].page_bytes);
+			sum += bytes;
 		}
 	}
 	assert(sum == s->folder.id[ODM_PREFIX_PAGE].rows_bytes);
 	for (unsigned i = 0; has_state(s) && i < od_device_cards(s->device); i++) {
 		if (od_state_pool_card_bytes(s->pool, i) > 0)
 			add_region(s, ODM_PREFIX_STATE, od_state_pool_snapshot(s->pool, i, 0),
-				   od_state_pool_card_bytes(s->pool, i));
+				   od_state_pool_card_bytes(s->pool, i), od_state_pool_card_bytes(s->pool, i));
 	}
 	return OD_OK;
 }
