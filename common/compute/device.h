@@ -108,9 +108,11 @@ bool od_device_lends(const struct od_device *d, uint64_t bytes);
 bool od_device_commits(const struct od_device *d);
 uint64_t od_device_granules(const struct od_device *d, uint64_t n); /* n bytes in whole granules; n if it has none */
 /* Takes memory for n bytes of a sparse buffer, as far as they have none: it holds anything. It may be used when this
- * returns. Does nothing to other buffers. OD_ERR_NOMEM: another program has taken the memory; a part of the n bytes may
- * have some then. what: its name for the error message. */
+ * returns. Does nothing to other buffers. OD_ERR_NOMEM: the device has too little; a part of the n bytes may have some
+ * then. what: its name for the error message. */
 OD_MUST_CHECK int od_ref_commit(struct od_ref from, uint64_t n, const char *what, struct od_err *err);
+/* For messages, where memory that was planned is missing. */
+#define OD_LACKS_MEMORY "another program has taken memory since this one started; end it, or start this one again"
 /* Gives back the memory of whole pages or granules within n bytes from `from` on, until they are committed or written
  * again. Does nothing where the device does not release memory. No work uses them meanwhile; they hold anything
  * afterwards. */

@@ -440,6 +440,8 @@ static int warm_pages(struct od_state_pool *p, uint32_t n, struct od_err *err)
 		release_pages(p, page[i], 1);
 	if (p->with.give != NULL)
 		p->with.give(p->with.arg, n);
+	if (rc == OD_ERR_NOMEM)
+		(void)od_fail_within(err, OD_LACKS_MEMORY);
 	return rc;
 }
 

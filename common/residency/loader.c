@@ -114,7 +114,7 @@ static int commit(const struct od_loaders *l, const struct od_load_job *job, str
 	do
 		rc = od_expert_mem_commit(l->o.pack, job->m, &job->mem, err);
 	while (rc == OD_ERR_NOMEM && l->o.give_way != NULL && l->o.give_way(l->o.give_way_arg, job));
-	return rc;
+	return rc == OD_ERR_NOMEM ? od_fail_within(err, OD_LACKS_MEMORY) : rc;
 }
 
 static void *read_slices(void *arg)

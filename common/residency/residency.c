@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,6 +91,8 @@ static int commit_slots(struct od_residency *r, struct od_err *err)
 	for (uint64_t i = 0; rc == OD_OK && i < n; i++) {
 		od_expert_bufs_fill(r->bufs, m, &mem[i]);
 		rc = od_expert_mem_commit(r->o.pack, m, &mem[i], err);
+		if (rc != OD_OK)
+			(void)od_fail_within(err, "buffer %" PRIu64 " of %" PRIu64, i + 1, n);
 	}
 	for (uint64_t i = 0; mem != NULL && i < n; i++)
 		od_expert_bufs_put(r->bufs, m, &mem[i]);

@@ -300,7 +300,7 @@ static void test_memory_is_missing(void **state)
 	assert_int_equal(l.n_asked, 1);
 	assert_int_equal(od_seq_state_reserve(b, 1, &err), OD_ERR_NOMEM);
 	assert_non_null(strstr(err.msg, ": no memory for keys and values: "));
-	assert_non_null(strstr(err.msg, "another program has taken some"));
+	assert_non_null(strstr(err.msg, "another program has taken memory"));
 	assert_int_equal(l.n_asked, 3);
 	assert_int_equal(l.n, 2);
 	assert_int_equal(od_seq_state_n_pages(b), 0);

@@ -471,7 +471,7 @@ static void another_program_takes_the_cards_memory(void **state)
 	assert_int_equal(odm_generate(e, &t[0].req, &r, &err), OD_ERR_NOMEM);
 	odm_result_fini(&r);
 	if (strstr(err.msg, "no memory for keys and values: ") == NULL ||
-	    strstr(err.msg, "another program has taken some") == NULL)
+	    strstr(err.msg, "another program has taken memory") == NULL)
 		fail_msg("%s", err.msg);
 	od_buf_free(taken);
 	od_device_free(other);

@@ -84,16 +84,15 @@ static void look_for_fault(struct od_cuda_device *c)
  * does not cache pinned memory ("CUDA for Tegra", memory types), so what it reads more than once a step is in memory of
  * its own. */
 
-/* advice: what to do, or "". */
-static int no_memory(struct od_device *d, uint64_t bytes, const char *what, const char *advice, struct od_err *err)
+static int no_memory(struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
 	struct gpu_about about;
 
 	if (atomic_load(&d->lost))
 		return od_fail(err, OD_ERR_IO, "%s: no memory for %s: the GPU is lost after a fault", d->name, what);
 	gpu_look(((struct od_cuda_device *)d)->gpu, &about);
-	return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %s: %" PRIu64 " MiB needed, %" PRIu64 " MiB free%s",
-		       d->name, what, (bytes >> 20) + 1, about.free_bytes >> 20, advice);
+	return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %s: %" PRIu64 " MiB needed, %" PRIu64 " MiB free", d->name,
+		       what, (bytes >> 20) + 1, about.free_bytes >> 20);
 }
 
 static int make_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, bool shared, const char *what,
@@ -107,7 +106,7 @@ static int make_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, bo
 		b->at = shared ? gpu_alloc_host(c->gpu, bytes + OD_PAD_BYTES) : gpu_alloc(c->gpu, bytes + OD_PAD_BYTES);
 	if (b == NULL || b->at == NULL) {
 		free(b);
-		return no_memory(d, bytes, what, "", err);
+		return no_memory(d, bytes, what, err);
 	}
 	b->device = d;
 	b->bytes = bytes;
@@ -219,10 +218,7 @@ static int commit(struct od_ref from, uint64_t n, const char *what, struct od_er
 	assert(end <= s->n_granules);
 	if (change_all(s, from.at / d->granule_bytes, end, true) == 0)
 		return OD_OK;
-	return no_memory(d, n, what,
-			 ": another program has taken some since this one started; end it, or leave it more "
-			 "(--memory)",
-			 err);
+	return no_memory(d, n, what, err);
 }
 
 static void release(struct od_ref from, uint64_t n)
