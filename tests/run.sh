@@ -236,7 +236,7 @@ start_on_gpu() { # plugin [what it is]
 	for t in device ops ops_experts ops_loads ops_attention; do # with two multiprocessors
 		start "gpu in any order unit:$t" env OD_GPU_ORDER=7 "$B/tests/test_$t"
 	done
-	for t in seq_pages expert_cache tiered; do # memory that comes and goes
+	for t in seq_pages prefix_store expert_cache tiered; do # memory that comes and goes
 		start "$gpu unit:$t" "$B/tests/test_$t"
 	done
 	for t in device expert_form; do # a GPU without memory of its own

@@ -106,7 +106,7 @@ def a_part_of_the_experts_is_enough():
         p = text("--device", "cuda", "--memory", "45MB", "--ctx-size", 256, *more)
         assert p.stdout == want and "of pinned host memory" in p.stderr, (more, p)
         taken = float(re.search(r"has taken ([\d.]+) MiB", p.stderr).group(1)) * 2**20
-        assert not EMULATED or 30e6 < taken < 45e6, (more, taken)
+        assert not EMULATED or 20e6 < taken < 45e6, (more, taken)  # experts that were not loaded have none
     p = text("--device", "cuda", "--memory", "900TB", ok=False)
     assert "expected at most what is free on cuda:0" in p.stderr, p
     p = text("--device", f"cuda:0,{SECOND[5:] or 0}", "--memory", "45MB", ok=False)

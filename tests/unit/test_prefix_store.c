@@ -252,7 +252,8 @@ static char value(uint32_t layer, uint32_t stream, uint32_t position, size_t i)
 	return (char)(1 + layer * 31 + stream * 17 + position * 5 + i * 3);
 }
 
-static void fill(struct od_seq_state *s)
+/* is_there: else its rows are zeros. */
+static void fill(struct od_seq_state *s, bool is_there)
 {
 	for (uint32_t l = 0; l < LAYERS; l++)
 		for (uint32_t stream = 0; stream < 2; stream++)
@@ -260,7 +261,7 @@ static void fill(struct od_seq_state *s)
 				char row[HEAD_DIM * sizeof(float)];
 
 				for (size_t i = 0; i < sizeof(row); i++)
-					row[i] = value(l, stream, p, i);
+					row[i] = is_there ? value(l, stream, p, i) : 0;
 				put_rows(device, s, l, stream, p, 1, row);
 			}
 }
@@ -294,14 +295,16 @@ static void open_world(struct prefix_store_world *w, const char *dir, uint8_t mo
 	struct od_err err = { 0 };
 
 	*w = (struct prefix_store_world){ 0 };
-	must(od_state_pool_new(&w->pool, device, fixed ? &fixed_cfg : &cfg, OD_PROFILE_F32, CTX, 2, 2 * PAGES, &err),
+	/* Where memory is committed, pages that are lent lie otherwise. */
+	must((od_device_commits(device) ? od_state_pool_new_lent : od_state_pool_new)(
+		     &w->pool, device, fixed ? &fixed_cfg : &cfg, OD_PROFILE_F32, CTX, 2, 2 * PAGES, &err),
 	     &err);
 	w->from = open_seq(w->pool);
 	w->to = open_seq(w->pool);
-	fill(w->from);
+	fill(w->from, true);
 	if (fixed)
 		must(od_state_pool_set_snapshots(w->pool, device, SNAPSHOTS, &err), &err);
-	reserve(w->to, CTX);
+	fill(w->to, false);
 	must(try_open(w, dir, model, limit, &err), &err);
 }
 
