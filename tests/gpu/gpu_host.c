@@ -5,7 +5,7 @@
  *
  * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory ("A,B,C": of
  * the first, the second and all further ones); OD_GPU_PAGE_BYTES, the size of a page of it (0: it has none);
- * OD_GPU_GRANULE_BYTES, that of memory that is committed (0: none can be);
+ * OD_GPU_GRANULE_BYTES, that of memory that is committed (a page, or 4096; 0: none can be);
  * OD_GPU_SM, its multiprocessors (2); OD_GPU_BANDWIDTH, the bytes a second that it says its memory gives;
  * OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a fault;
  * OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file
@@ -117,7 +117,8 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 	g->used = &used_bytes[index];
 	g->unified = number_of("OD_GPU_HOST_UNIFIED", 0) != 0;
 	g->page_bytes = number_of("OD_GPU_PAGE_BYTES", 0);
-	g->granule_bytes = g->unified ? 0 : number_of("OD_GPU_GRANULE_BYTES", OD_PAGE_BYTES);
+	g->granule_bytes =
+		g->unified ? 0 : number_of("OD_GPU_GRANULE_BYTES", g->page_bytes > 0 ? g->page_bytes : OD_PAGE_BYTES);
 	g->n_sm = (unsigned)number_of("OD_GPU_SM", 2);
 	g->bandwidth = number_of("OD_GPU_BANDWIDTH", BANDWIDTH);
 	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
