@@ -6,6 +6,7 @@
  * once and have one text each, so that its KV cache grows from nothing, and the time until the last one ends is
  * measured, in parts. A budget is divided between experts and KV cache in the ways that --splits lists (FluxMoE, arXiv
  * 2604.02715, sections 4.3 and 6). */
+#include "main-node/engine/engine_report.h"
 #include "main-node/node/main_node.h"
 
 #include "common/base/args.h"
@@ -352,6 +353,12 @@ static void note(struct texts_bench *b, struct texts_run *u, double s, const str
 	u->ttft_ms = od_stats_percentile(b->ttft_ms, b->n_ttfts, 0.5);
 }
 
+static void report_now(struct texts_bench *b, struct odm_report *r)
+{
+	odm_engine_report_make(b->engine, true); /* the last one may be half a second old */
+	odm_engine_get_report(b->engine, r);
+}
+
 static int run_clients(struct texts_bench *b, size_t n, struct texts_run *u, struct od_err *err)
 {
 	const uint64_t before_it = b->grow ? 0 : n, measured = b->grow ? n : (uint64_t)ceil((double)n * b->rounds);
@@ -368,12 +375,12 @@ static int run_clients(struct texts_bench *b, size_t n, struct texts_run *u, str
 	while (rc == OD_OK && ended < before_it + measured) {
 		if (!b->measuring && ended >= before_it) {
 			b->measuring = true;
-			odm_engine_get_report(b->engine, &before);
+			report_now(b, &before);
 			b->begin_ns = od_now_ns();
 		}
 		rc = turn(b, n, &ended, err);
 	}
-	odm_engine_get_report(b->engine, &after);
+	report_now(b, &after);
 	if (rc == OD_OK)
 		note(b, u, od_seconds(od_now_ns() - b->begin_ns), &before, &after);
 	cancel_all(b, n);
