@@ -432,16 +432,16 @@ static bool join_merges(struct od_op *a, const struct od_op *b)
 	struct od_op_merge *x = &a->merge;
 	const struct od_op_merge *y = &b->merge;
 	const uint64_t n = (uint64_t)x->n * a->n_rows;
-	const uint32_t rows = x->chunk_rows > 0 ? x->chunk_rows : a->n_rows, chunks = a->n_rows / rows;
+	const uint32_t rows = x->chunk_rows > 0 ? x->chunk_rows : a->n_rows;
 
 	if (a->n_rows == 0 || x->planes != y->planes || x->n != y->n || !continues(x->to, 2 * n, y->to) ||
 	    !continues(x->sm, n, y->sm) || !continues(x->e, x->e_bytes, y->e))
 		return false;
 	if (x->planes) {
-		if (a->n_rows % rows != 0 || b->n_rows > rows || chunks == OD_MERGE_CHUNKS)
+		if (a->n_rows % rows != 0 || b->n_rows > rows || a->n_rows / rows == OD_MERGE_CHUNKS)
 			return false;
 		x->chunk_rows = rows;
-		x->chunk_at[chunks] = (uint32_t)x->e_bytes;
+		x->chunk_at[a->n_rows / rows] = (uint32_t)x->e_bytes;
 	}
 	x->e_bytes += y->e_bytes;
 	a->n_rows += b->n_rows;
