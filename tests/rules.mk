@@ -28,6 +28,9 @@ test_draft_OBJS := $(PATIENT)
 test_tokens_OBJS := $(PATIENT)
 $(B)/tests/test_od_worker $(B)/tests/test_worker_cache: | $(B)/tests/od-worker
 $(B)/tests/test_od_shadow: | $(B)/tests/od-shadow
+$(B)/tests/test_expert_form: | $(B)/bin/od-bench
+# A plugin of another build is refused.
+$(B)/tests/test_tiered: | $(B)/lib/libod_gpu_host.so
 
 define unit_rule
 $(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libtests.a $(ARCHIVES)
