@@ -172,9 +172,8 @@ bool od_residency_give_way(struct od_residency *r, uint64_t bytes)
 {
 	const bool any = od_schedule_keep_less(r->schedule, NULL, bytes);
 
-	if (any)
-		(void)od_expert_bufs_give_back(r->bufs, bytes, r->o.slots_bytes);
-	return any;
+	/* Also if none is kept: a load thread may have let the last ones go, and their memory is still here. */
+	return od_expert_bufs_give_back(r->bufs, bytes, r->o.slots_bytes) || any;
 }
 
 /* On a load thread: there is no memory for the job's expert. */

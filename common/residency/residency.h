@@ -74,8 +74,8 @@ void od_residency_stop(struct od_residency *r);
 void od_residency_set_cache(struct od_residency *r, uint64_t cache_bytes);
 
 /* Gives back so many bytes of kept experts, or what they have, until the next od_residency_set_cache; the slots keep
- * theirs. False: none is kept. Experts that a load or the engine uses give their memory back later. The store does this
- * for its own loads by itself. */
+ * theirs. False: there is none to give. Experts that a load or the engine uses give their memory back later. The store
+ * does this for its own loads by itself. */
 bool od_residency_give_way(struct od_residency *r, uint64_t bytes);
 
 struct od_schedule *od_residency_schedule(const struct od_residency *r); /* NULL: r is */

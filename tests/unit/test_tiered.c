@@ -490,6 +490,42 @@ static void another_program_takes_the_cards_memory(void **state)
 	unsetenv("OD_GPU_BYTES");
 }
 
+/* A load thread has let all kept experts go, and has not given their memory back yet: a text gets it. */
+static void memory_of_no_kept_expert_is_given_back(void **state)
+{
+	enum { SLOTS = 2, SPARE = 3 };
+	struct od_expert_mem mem[SLOTS + SPARE] = { 0 };
+	struct od_residency_sizes sizes;
+	struct od_residency_opts o = {
+		.form = OD_FORM_PLAIN, .sizes = &sizes, .n_slots = SLOTS, .n_readers = 1, .n_inflaters = 1
+	};
+	struct od_residency *r;
+	struct od_err err;
+	char pack[128];
+
+	(void)state;
+	make_pack("qwen3_moe_plain", pack);
+	assert_int_equal(od_pack_open(&o.pack, pack, &err), OD_OK);
+	assert_int_equal(od_device_open(&o.device, NULL, OD_CPU_AUTO, 1, "test", &err), OD_OK);
+	assert_int_equal(od_residency_measure(&sizes, o.pack, o.device, o.form, &err), OD_OK);
+	o.slots_bytes = SLOTS * sizes.most_bytes;
+	o.cache_bytes = SPARE * sizes.most_bytes;
+	assert_int_equal(od_residency_new(&r, &o, &err), OD_OK);
+	for (size_t i = 0; i < SLOTS + SPARE; i++)
+		od_expert_bufs_fill(od_residency_bufs(r), 0, &mem[i]);
+	for (size_t i = 0; i < SLOTS + SPARE; i++)
+		od_expert_bufs_put(od_residency_bufs(r), 0, &mem[i]);
+	for (uint64_t i = SPARE; i-- > 0 && sizes.lends;) {
+		assert_true(od_residency_give_way(r, 1));
+		assert_int_equal(od_expert_bufs_taken(od_residency_bufs(r)), (SLOTS + i) * sizes.most_bytes);
+	}
+	assert_false(od_residency_give_way(r, 1));
+	od_residency_free(r);
+	od_residency_sizes_fini(&sizes);
+	od_device_free(o.device);
+	od_pack_close(o.pack);
+}
+
 /* A row of the embedding that cannot be read ends its text, and no other. */
 static void a_row_that_cannot_be_read_is_named(void **state)
 {
@@ -560,6 +596,7 @@ int main(void)
 		cmocka_unit_test(texts_are_those_of_all_experts),
 		cmocka_unit_test(memory_moves),
 		cmocka_unit_test(another_program_takes_the_cards_memory),
+		cmocka_unit_test(memory_of_no_kept_expert_is_given_back),
 		cmocka_unit_test(an_expert_that_cannot_be_read_is_named),
 		cmocka_unit_test(a_row_that_cannot_be_read_is_named),
 	};
