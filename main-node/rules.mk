@@ -7,7 +7,7 @@ libodm_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_figures.c cluste
 	name_lookup.c placement.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_target.c \
 	welcome_check.c wire_rows.c)
 libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c lookup_draft.c model.c \
-	pass.c pass_size.c resident_service.c reuse.c sampling_config.c sequence.c state_plan.c tier_admission.c tier_plan.c tier_pressure.c tiered_service.c)
+	pass.c pass_size.c resident_service.c reuse.c sampling_config.c sequence.c state_plan.c tier_admission.c tier_plan.c tier_pressure.c tier_store.c tiered_service.c)
 libodm_SRCS += $(addprefix main-node/engine/prefix/,marks.c prefix_cache.c prefix_file.c prefix_folder.c \
 	prefix_store.c snapshots.c)
 libodm_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)

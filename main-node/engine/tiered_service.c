@@ -1,19 +1,16 @@
 #include "main-node/engine/tiered_service.h"
 
-#include "common/base/args.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/base/timed_cond.h"
 #include "common/base/trace.h"
 #include "common/compute/ops.h"
 #include "common/compute/scratch.h"
 #include "common/model/resident.h"
-#include "common/residency/host_tier.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/state_plan.h"
 #include "main-node/engine/tier_admission.h"
-#include "main-node/engine/tier_pressure.h"
+#include "main-node/engine/tier_store.h"
 #include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predict_trial.h"
 #include "main-node/predict/predictor_link.h"
@@ -30,7 +27,6 @@
 #include <unistd.h>
 
 #define LOAD_ATTEMPTS 3 /* then the step fails */
-#define LOOK_STEPS 64
 #define LOOK_NS (50 * OD_NS_PER_MS) /* a step that is given up ends no later */
 
 struct tiered {
@@ -39,32 +35,13 @@ struct tiered {
 	const struct odm_model *model;
 	const struct od_config *config;
 	struct od_forward_opts o;
-	struct od_host_tier *host; /* NULL: none */
-	struct od_residency *residency;
-	struct od_schedule *schedule;
+	struct odm_tier_store *store;
+	struct od_schedule *schedule; /* the store's */
+	pthread_mutex_t lock;
 	pthread_cond_t ready; /* is_ready has become true */
 	bool is_ready; /* under the lock: an expert has been loaded, or failed to load */
 	uint64_t session;
-
-	/* [n_moe][n_experts]: all of them, which stay in memory; NULL: some are not there. Other threads change it only
-	 * while no step is open, under the lock. */
-	struct od_expert *full;
-	struct od_expert *all; /* full's table, which stays, because a GPU has its own for it; NULL: not needed yet */
-	struct odm_tier_pressure *pressure;
-	pthread_mutex_t lock;
-	pthread_cond_t left; /* full has become NULL */
-	bool leave; /* memory is needed: the engine gives up full as soon as it can */
-	unsigned n_looks;
-	bool may_be_full; /* all experts fit into the cache's budget */
 	bool given_up; /* the step under way */
-	unsigned n_open; /* open steps */
-	uint64_t slots_bytes;
-
-	/* Memory of kept experts and of pages in use. */
-	pthread_mutex_t budget_lock; /* taken before lock */
-	uint64_t shared_bytes, cache_bytes,
-		page_bytes; /* their sum, as free memory allows now; most for experts; of a page */
-	uint64_t n_pages; /* in use */
 
 	struct odm_predictions *predictions; /* NULL: nothing is predicted */
 	struct odm_predictor_link predictor;
@@ -118,190 +95,6 @@ static bool predicts(const struct tiered *t)
 	return t->predicting[t->now->phase];
 }
 
-/* ---- All experts in memory, until it is needed ---- */
-
-/* Under the lock. */
-static void leave_full(struct tiered *t)
-{
-	t->full = NULL;
-	t->leave = false;
-	pthread_cond_signal(&t->left);
-}
-
-/* On the engine thread. Operations that read the experts are waited for; an error is left for the next wait to
- * report. */
-static void leave_full_now(struct tiered *t)
-{
-	struct od_device *d = t->o.device;
-
-	if (od_device_wait(d, OD_QUEUE_COMPUTE, od_device_ticket(d, OD_QUEUE_COMPUTE), NULL) != OD_OK)
-		od_log(OD_LOG_DEBUG, "the device failed before its experts left memory");
-	pthread_mutex_lock(&t->lock);
-	leave_full(t);
-	pthread_mutex_unlock(&t->lock);
-}
-
-/* Before a layer's experts. */
-static void leave_if_asked(struct tiered *t)
-{
-	bool leave;
-
-	pthread_mutex_lock(&t->lock);
-	leave = t->leave;
-	pthread_mutex_unlock(&t->lock);
-	if (leave)
-		leave_full_now(t);
-}
-
-/* With all experts pinned, a step is as with --resident. Too little memory for the table: it stays as it is. */
-static void enter_full(struct tiered *t)
-{
-	const size_t n_experts = t->config->n_experts, n = t->config->n_moe * n_experts;
-	struct od_expert_mem *mem = calloc(n, sizeof(*mem));
-
-	if (t->all == NULL)
-		t->all = calloc(n, sizeof(*t->all));
-	if (mem != NULL && t->all != NULL && od_schedule_all_pinned(t->schedule, mem)) {
-		for (size_t i = 0; i < n; i++)
-			od_pack_bind(t->model->pack, (uint32_t)(i / n_experts), (uint32_t)(i % n_experts), &mem[i],
-				     &t->all[i]);
-		t->full = t->all;
-	}
-	free(mem);
-}
-
-/* Under the lock, before the only open step: now and then, whether all experts are back. */
-static void look_for_full(struct tiered *t)
-{
-	if (t->full == NULL && t->may_be_full && t->n_open == 1 && ++t->n_looks % LOOK_STEPS == 0)
-		enter_full(t);
-}
-
-static void count_open_steps(struct tiered *t, bool opens)
-{
-	pthread_mutex_lock(&t->lock);
-	t->n_open += opens ? 1u : -1u;
-	if (t->n_open == 0 && t->leave)
-		leave_full(t);
-	if (opens)
-		look_for_full(t);
-	pthread_mutex_unlock(&t->lock);
-}
-
-/* ---- Memory of experts and pages ---- */
-
-static uint64_t min_u64(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-/* Under budget_lock: kept experts get what pages leave. */
-static uint64_t cache_budget(const struct tiered *t)
-{
-	const uint64_t pages = min_u64(t->n_pages * t->page_bytes, t->shared_bytes);
-
-	return min_u64(t->shared_bytes - pages, t->cache_bytes);
-}
-
-/* Under budget_lock. */
-static void divide_memory(struct tiered *t)
-{
-	const uint64_t bytes = cache_budget(t);
-
-	od_residency_set_cache(t->residency, bytes);
-	pthread_mutex_lock(&t->lock);
-	t->may_be_full = bytes >= odm_tier_plan_all_bytes(&t->model->tiers, t->config);
-	pthread_mutex_unlock(&t->lock);
-}
-
-/* On the thread that follows free memory. */
-static void resize(void *arg, uint64_t bytes)
-{
-	struct tiered *t = arg;
-
-	pthread_mutex_lock(&t->lock);
-	t->may_be_full = false;
-	t->leave = t->full != NULL;
-	if (t->leave && t->n_open == 0)
-		leave_full(t);
-	while (t->full != NULL && t->leave)
-		pthread_cond_wait(&t->left, &t->lock);
-	pthread_mutex_unlock(&t->lock);
-	pthread_mutex_lock(&t->budget_lock);
-	t->shared_bytes = bytes;
-	divide_memory(t);
-	pthread_mutex_unlock(&t->budget_lock);
-}
-
-static uint64_t shared_bytes_in_use(void *arg)
-{
-	struct tiered *t = arg;
-	const uint64_t taken = od_expert_bufs_taken(od_residency_bufs(t->residency));
-	uint64_t bytes;
-
-	pthread_mutex_lock(&t->budget_lock);
-	bytes = t->n_pages * t->page_bytes + (taken > t->slots_bytes ? taken - t->slots_bytes : 0);
-	pthread_mutex_unlock(&t->budget_lock);
-	return bytes;
-}
-
-/* The four are called on the engine thread, between layers. */
-static uint32_t most_pages(void *arg)
-{
-	struct tiered *t = arg;
-	uint64_t most;
-
-	pthread_mutex_lock(&t->budget_lock);
-	most = t->shared_bytes / t->page_bytes;
-	pthread_mutex_unlock(&t->budget_lock);
-	return (uint32_t)min_u64(most, UINT32_MAX);
-}
-
-static bool is_full(struct tiered *t)
-{
-	bool full;
-
-	pthread_mutex_lock(&t->lock);
-	full = t->full != NULL;
-	pthread_mutex_unlock(&t->lock);
-	return full;
-}
-
-static void take_pages(void *arg, uint32_t n)
-{
-	struct tiered *t = arg;
-
-	pthread_mutex_lock(&t->budget_lock);
-	t->n_pages += n;
-	if (is_full(t) &&
-	    t->n_pages * t->page_bytes + odm_tier_plan_all_bytes(&t->model->tiers, t->config) > t->shared_bytes)
-		leave_full_now(t);
-	divide_memory(t);
-	pthread_mutex_unlock(&t->budget_lock);
-}
-
-static void give_pages(void *arg, uint32_t n)
-{
-	struct tiered *t = arg;
-
-	pthread_mutex_lock(&t->budget_lock);
-	t->n_pages -= n;
-	divide_memory(t);
-	pthread_mutex_unlock(&t->budget_lock);
-}
-
-/* The card has less memory than was planned: experts get less of it until memory is divided again. */
-static bool give_way(void *arg, uint64_t bytes)
-{
-	struct tiered *t = arg;
-
-	od_log_limited(OD_LOG_WARN, "%s has less free memory than when this program started: fewer experts are kept",
-		       od_device_name(t->o.device));
-	if (is_full(t))
-		leave_full_now(t);
-	return od_residency_give_way(t->residency, bytes);
-}
-
 /* ---- Predictions ---- */
 
 static void send_wants(void *arg)
@@ -351,8 +144,8 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 
 	(void)err;
 	t->open[step->phase] = t->now = step;
-	count_open_steps(t, true);
-	t->follows[step->phase] = t->full == NULL;
+	odm_tier_store_open_step(t->store);
+	t->follows[step->phase] = odm_tier_store_all(t->store) == NULL;
 	t->predicting[step->phase] =
 		t->predictions != NULL && t->follows[step->phase] &&
 		(t->always_predicts || step->phase == ODM_PREFILL || odm_predict_trial_next(&t->trial));
@@ -365,17 +158,6 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	if (predicts(t))
 		begin_predictions(t, step);
 	return OD_OK;
-}
-
-/* Memory of kept experts, as pages leave it now. */
-static uint64_t budget_of(struct tiered *t)
-{
-	uint64_t bytes;
-
-	pthread_mutex_lock(&t->budget_lock);
-	bytes = cache_budget(t);
-	pthread_mutex_unlock(&t->budget_lock);
-	return bytes;
 }
 
 static uint64_t stored_bytes(const struct tiered *t)
@@ -392,7 +174,7 @@ static void learn_costs(struct tiered *t, const struct odm_step *step)
 				   .read_bytes = t->step_bytes };
 
 	if (t->step_layers > 0) {
-		const double missing = fmax(0, 1 - (double)budget_of(t) / all);
+		const double missing = fmax(0, 1 - (double)odm_tier_store_kept_bytes(t->store) / all);
 
 		s.chosen = (double)t->step_experts / (double)(t->step_layers * t->config->n_experts);
 		s.even_bytes = (uint64_t)(s.chosen * missing * (double)stored_bytes(t));
@@ -403,19 +185,18 @@ static void learn_costs(struct tiered *t, const struct odm_step *step)
 static bool admits(struct odm_expert_service *base, const struct odm_waiting *w)
 {
 	struct tiered *t = (struct tiered *)base;
+	const uint64_t page_bytes = odm_state_plan_page_bytes(t->model);
 	struct odm_tier_texts x = { .n_running = w->n_running,
 				    .n_waiting = w->n_waiting,
-				    .running_bytes = w->running_pages * t->page_bytes,
-				    .text_bytes = w->text_pages * t->page_bytes,
+				    .running_bytes = w->running_pages * page_bytes,
+				    .text_bytes = w->text_pages * page_bytes,
 				    .all_bytes = odm_tier_plan_all_bytes(&t->model->tiers, t->config),
 				    .stored_bytes = stored_bytes(t),
 				    .row_share = (double)t->config->top_k / t->config->n_experts };
 
 	if (!t->model->shares_memory)
 		return true;
-	pthread_mutex_lock(&t->budget_lock);
-	x.shared_bytes = t->shared_bytes;
-	pthread_mutex_unlock(&t->budget_lock);
+	x.shared_bytes = odm_tier_store_shared_bytes(t->store);
 	return odm_tier_admission_admits(&t->admission, &x);
 }
 
@@ -433,7 +214,7 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 	t->given_up = false;
 	t->open[step->phase] = NULL;
 	t->call = NULL;
-	count_open_steps(t, false);
+	odm_tier_store_close_step(t->store);
 }
 
 static void kept(struct odm_expert_service *base, const struct odm_step *step, const uint32_t *kept)
@@ -465,9 +246,8 @@ static unsigned needs(struct od_expert_runner *r, uint64_t number, uint32_t m)
 	(void)m;
 	t->now = t->open[ODM_DECODE] != NULL && t->open[ODM_DECODE]->step == number ? t->open[ODM_DECODE] :
 										      t->open[ODM_PREFILL];
-	if (t->full != NULL)
-		leave_if_asked(t);
-	if (t->full != NULL)
+	odm_tier_store_leave_all(t->store);
+	if (odm_tier_store_all(t->store) != NULL)
 		return 0;
 	if (!predicts(t))
 		return what;
@@ -526,12 +306,13 @@ static void bind_shapes(struct tiered *t, uint32_t m)
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct tiered *t = tiered_of(r);
+	const struct od_expert *all = odm_tier_store_all(t->store);
 	uint64_t *c = t->now->counters;
 	int rc;
 
 	t->call = call;
-	if (t->full != NULL) { /* as --resident does */
-		run_experts(t, t->full + (size_t)call->m * t->config->n_experts, call->expert_at);
+	if (all != NULL) { /* as --resident does */
+		run_experts(t, all + (size_t)call->m * t->config->n_experts, call->expert_at);
 		return OD_OK;
 	}
 	if (counts_uses(t)) {
@@ -708,7 +489,7 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 	const uint64_t span = od_trace_begin(), begin_ns = od_now_ns();
 	int rc;
 
-	if (t->full != NULL)
+	if (odm_tier_store_all(t->store) != NULL)
 		return OD_OK;
 	rc = run_items(t, err);
 	od_trace_end("experts", span, (int64_t)t->call->step, t->call->m, -1);
@@ -727,7 +508,7 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 /* Loads that no RUN has used are in no item's figures. */
 static void count_loads(struct tiered *t, uint64_t *c)
 {
-	const uint64_t host = od_host_tier_served_bytes(t->host);
+	const uint64_t host = odm_tier_store_host_bytes(t->store);
 	struct od_load_figures f;
 	uint64_t since[OD_N_COUNTERS];
 
@@ -773,21 +554,12 @@ static void free_service(struct odm_expert_service *base)
 {
 	struct tiered *t = (struct tiered *)base;
 
-	/* The thread that follows free memory ends first. A step may still be open, so it must not wait for its end. */
-	pthread_mutex_lock(&t->lock);
-	leave_full(t);
-	pthread_mutex_unlock(&t->lock);
-	odm_tier_pressure_stop(t->pressure);
-	od_residency_stop(t->residency);
-	od_residency_free(t->residency);
-	od_host_tier_free(t->host);
+	odm_tier_store_free(t->store);
 	odm_predictor_link_close(&t->predictor);
 	odm_predictions_free(t->predictions);
 	odm_step_uses_fini(&t->uses);
 	pthread_cond_destroy(&t->ready);
 	pthread_mutex_destroy(&t->lock);
-	pthread_mutex_destroy(&t->budget_lock);
-	pthread_cond_destroy(&t->left);
 	od_buf_free(t->choice);
 	od_buf_free(t->scratch);
 	free(t->predicted);
@@ -806,7 +578,6 @@ static void free_service(struct odm_expert_service *base)
 	free(t->wave);
 	free(t->in_wave);
 	free(t->expert);
-	free(t->all);
 	free(t);
 }
 
@@ -940,88 +711,23 @@ static int load_all(struct tiered *t, struct od_err *err)
 		return rc;
 	odm_tier_admission_read(&t->admission, stored_bytes(t), od_now_ns() - begin_ns);
 	show_progress(t, t->config->n_moe);
-	enter_full(t);
+	odm_tier_store_enter_all(t->store);
 	return OD_OK;
-}
-
-static int read_stored(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-		       const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
-		       struct od_err *err)
-{
-	const struct tiered *t = arg;
-
-	if (t->host != NULL)
-		return od_host_tier_read(t->host, m, expert, first, n, mem, staging, b, err);
-	return od_shards_read(t->model->pack, m, expert, first, n, mem, staging, b, err);
-}
-
-/* For a card that may lack experts, also if only while texts have its memory. Nothing has been loaded yet, but the load
- * threads have what they pin. */
-static int open_host_tier(struct tiered *t, struct od_err *err)
-{
-	if (!od_device_has_memory(t->o.device) ||
-	    (odm_tier_plan_holds_all(&t->model->tiers, t->config) && !t->model->shares_memory))
-		return OD_OK;
-	return od_host_tier_new(&t->host, t->model->pack, t->o.device, odm_tier_plan_host_bytes(), err);
 }
 
 static int open_store(struct tiered *t, struct od_err *err)
 {
-	const struct odm_tier_plan *p = &t->model->tiers;
-	const struct odm_tier_division d = odm_tier_plan_divide(p, t->config->top_k);
-	const struct od_residency_opts o = { .pack = t->model->pack,
-					     .device = t->o.device,
-					     .form = t->model->form,
-					     .sizes = &p->sizes,
-					     .n_slots = d.n_slots,
-					     .slots_bytes = d.slots_bytes,
-					     .cache_bytes = d.cache_bytes,
-					     .together = true,
-					     .n_readers = p->n_readers,
-					     .n_inflaters = p->n_inflaters };
-	const struct od_residency_calls calls = { .read = read_stored, .read_arg = t, .wake = wake, .wake_arg = t };
-	struct odm_tier_pressure_opts po = { .reserve_bytes = p->reserve_bytes / 4 * 3,
-					     /* the plan left more: small changes are none */ .kept =
-						     shared_bytes_in_use,
-					     .resize = resize,
-					     .arg = t };
-	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
-	const struct od_state_sharing sharing = {
-		.most = most_pages, .take = take_pages, .give = give_pages, .give_way = give_way, .arg = t
+	const struct odm_tier_store_opts o = {
+		.model = t->model, .device = t->o.device, .session = ++t->session, .wake = wake, .wake_arg = t
 	};
-	const bool card = od_device_has_memory(t->o.device);
-	const uint64_t free_bytes = od_available_ram_bytes(),
-		       taken = card ? odm_tier_plan_host_bytes() : p->expert_bytes;
-	bool direct;
-	char a[32], b[32];
-	int rc = od_residency_new(&t->residency, &o, err);
+	int rc = odm_tier_store_new(&t->store, &o, err);
 
-	if (rc == OD_OK)
-		rc = od_residency_choose_read_mode(t->residency, (enum od_read_mode)t->model->opts.read_mode,
-						   free_bytes > taken ? free_bytes - taken : 0, &direct, err);
 	if (rc != OD_OK)
 		return rc;
-	t->schedule = od_residency_schedule(t->residency);
-	od_schedule_begin(t->schedule, ++t->session);
-	od_schedule_place(t->schedule, &whole);
-	od_log(OD_LOG_INFO, "experts: %s of memory to keep them (%s), %s for those that are loaded and computed%s",
-	       od_format_bytes(d.cache_bytes, a, sizeof(a)), od_form_names[t->model->form],
-	       od_format_bytes(d.slots_bytes, b, sizeof(b)),
-	       t->model->dense_choice == OD_DENSE_WITHOUT_TABLES ? "; embeddings are read from the file" : "");
-	t->slots_bytes = d.slots_bytes;
-	t->cache_bytes = d.cache_bytes;
-	t->shared_bytes = p->shared_bytes - d.slots_bytes;
-	t->page_bytes = odm_state_plan_page_bytes(t->model);
-	rc = od_residency_start(t->residency, &calls, err);
-	if (rc == OD_OK)
-		rc = open_host_tier(t, err);
-	if (rc == OD_OK && odm_tier_plan_holds_all(p, t->config))
+	t->schedule = odm_tier_store_schedule(t->store);
+	if (odm_tier_plan_holds_all(&t->model->tiers, t->config))
 		rc = load_all(t, err);
-	if (rc == OD_OK && t->model->shares_memory && t->page_bytes > 0)
-		od_state_pool_share(t->model->state, &sharing);
-	po.most_bytes = t->shared_bytes;
-	/* Memory that other programs take of a card is not followed. */
-	return rc == OD_OK && t->shared_bytes > 0 && !card ? odm_tier_pressure_start(&t->pressure, &po, err) : rc;
+	return rc == OD_OK ? odm_tier_store_share(t->store, err) : rc;
 }
 
 int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *model, const struct odm_tiered_opts *o,
@@ -1045,8 +751,6 @@ int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *mo
 		(struct od_expert_runner){ .on_device = true, .needs = needs, .submit = submit, .collect = collect };
 	od_timed_cond_init(&t->ready);
 	pthread_mutex_init(&t->lock, NULL);
-	pthread_mutex_init(&t->budget_lock, NULL);
-	pthread_cond_init(&t->left, NULL);
 	t->model = model;
 	t->config = model->config;
 	t->o = odm_model_forward_opts(model);
