@@ -239,28 +239,41 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 	return true;
 }
 
-/* Most requests allow far more tokens than their texts write, so the length of ended texts is expected; half of it,
- * since pages come one after the other. */
-static uint64_t expected_pages(const struct odm_batch *b, const struct odm_sequence *q)
+/* Most requests allow far more tokens than their texts write, so the length of ended texts is expected. */
+static size_t expected_tokens(const struct odm_batch *b, const struct odm_sequence *q)
 {
-	const size_t written = q->room < (size_t)b->written_tokens ? q->room : (size_t)b->written_tokens;
+	const size_t recent = (size_t)b->written_tokens;
 
-	return od_state_pages((uint32_t)(q->req.n_prompt + written / 2));
+	return q->req.ignore_eos || q->room < recent ? q->room : recent;
+}
+
+/* When it has written n_more tokens, or another text like it, which follows it, the rest of them. */
+static uint64_t expected_pages(const struct odm_batch *b, const struct odm_sequence *q, size_t n_more)
+{
+	size_t written = expected_tokens(b, q);
+
+	if (written <= q->r.n_tokens) /* it is longer than expected */
+		written = q->r.n_tokens + 1;
+	return od_state_pages((uint32_t)(q->req.n_prompt + (q->r.n_tokens + n_more) % written));
 }
 
 /* Asks the service whether the first text that waits should join. */
 static bool should_join(const struct odm_engine *e, const struct odm_sequence *first)
 {
-	struct odm_waiting w = { .text_pages = expected_pages(&e->batch, first) };
+	const size_t life = expected_tokens(&e->batch, first);
+	struct odm_waiting w = { 0 };
 
 	if (e->service->admits == NULL)
 		return true;
+	for (size_t i = 0; i < ODM_LIFE_POINTS; i++)
+		w.text_pages[i] = expected_pages(&e->batch, first, life * i / ODM_LIFE_POINTS);
 	for (const struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
 		if (q->phase == ODM_WAITING) {
 			w.n_waiting++;
 		} else if (q->phase != ODM_DONE) {
 			w.n_running++;
-			w.running_pages += expected_pages(&e->batch, q);
+			for (size_t i = 0; i < ODM_LIFE_POINTS; i++)
+				w.running_pages[i] += expected_pages(&e->batch, q, life * i / ODM_LIFE_POINTS);
 		}
 	}
 	return e->service->admits(e->service, &w);

@@ -58,22 +58,51 @@ static double compute_s(const struct odm_tier_admission *a, double n)
 	return mean_s + slope * (n - mean_rows);
 }
 
-static double read_s(const struct odm_tier_admission *a, const struct odm_tier_texts *t, double n)
+double odm_tier_admission_rho(const struct odm_tier_admission *a, double bytes, size_t n_rows)
 {
-	const double running = t->n_running, more = n > running ? n - running : 0,
-		     kv = (double)t->running_bytes * fmin(n, running) / fmax(running, 1) + more * (double)t->text_bytes,
-		     missing = fmax(0, (double)t->all_bytes - fmax(0, (double)t->shared_bytes - kv)) /
-			       (double)t->all_bytes;
+	if (a->n < FEW_STEPS || a->bytes_per_s == 0)
+		return INFINITY;
+	return bytes / a->bytes_per_s / compute_s(a, (double)n_rows);
+}
 
+/* KV cache of n texts. */
+static double kv_bytes(const struct odm_tier_texts *t, double n, size_t point)
+{
+	const double running = t->n_running, more = n > running ? n - running : 0;
+
+	return (double)t->running_bytes[point] * fmin(n, running) / fmax(running, 1) +
+	       more * (double)t->text_bytes[point];
+}
+
+/* Time to read a step's experts if the cache kept none. */
+static double read_all_s(const struct odm_tier_admission *a, const struct odm_tier_texts *t, double n)
+{
 	if (a->bytes_per_s == 0)
 		return 0;
-	return (a->skew > 0 ? a->skew : 1) * (1 - pow(a->left > 0 ? a->left : 1 - t->row_share, n)) * missing *
+	return (a->skew > 0 ? a->skew : 1) * (1 - pow(a->left > 0 ? a->left : 1 - t->row_share, n)) *
 	       (double)t->stored_bytes / a->bytes_per_s;
 }
 
 double odm_tier_admission_rate(const struct odm_tier_admission *a, const struct odm_tier_texts *t, uint32_t n)
 {
-	return a->n > 0 ? n / fmax(compute_s(a, n), read_s(a, t, n)) : 0;
+	const double all = (double)t->all_bytes, compute = a->n > 0 ? compute_s(a, n) : 0, read = read_all_s(a, t, n);
+	double sum_s = 0;
+
+	for (size_t i = 0; i < ODM_LIFE_POINTS; i++) {
+		const double room = fmax(0, (double)t->shared_bytes - kv_bytes(t, n, i));
+
+		sum_s += fmax(compute, read * fmax(0, all - room) / all);
+	}
+	return a->n > 0 ? n * ODM_LIFE_POINTS / sum_s : 0;
+}
+
+/* With one more text they leave memory for all experts, always. */
+static bool leave_all_experts(const struct odm_tier_texts *t)
+{
+	for (size_t i = 0; i < ODM_LIFE_POINTS; i++)
+		if (t->running_bytes[i] + t->text_bytes[i] + t->all_bytes > t->shared_bytes)
+			return false;
+	return true;
 }
 
 bool odm_tier_admission_admits(const struct odm_tier_admission *a, const struct odm_tier_texts *t)
@@ -83,7 +112,7 @@ bool odm_tier_admission_admits(const struct odm_tier_admission *a, const struct 
 	if (t->n_running == 0)
 		return true;
 	if (a->n < FEW_STEPS)
-		return t->running_bytes + t->text_bytes + t->all_bytes <= t->shared_bytes;
+		return leave_all_experts(t);
 	for (uint32_t n = 1; n <= t->n_running; n++)
 		best = fmax(best, odm_tier_admission_rate(a, t, n));
 	for (uint32_t n = t->n_running + 1; n <= t->n_running + t->n_waiting; n++)

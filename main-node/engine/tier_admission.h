@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "main-node/step/expert_service.h"
+
 struct odm_tier_admission {
 	/* Sums over decode steps, of which older ones count less: steps, rows, seconds, and products. */
 	double n, rows, s, rows_rows, rows_s;
@@ -35,10 +37,15 @@ void odm_tier_admission_step(struct odm_tier_admission *a, const struct odm_tier
 /* Reads that nothing but the disk held up. */
 void odm_tier_admission_read(struct odm_tier_admission *a, uint64_t bytes, uint64_t ns);
 
-/* Texts that run, and those that wait. Bytes of KV cache are what is expected on average over a text's time. */
+/* Time to read so many bytes / time to compute a step of n rows (FluxMoE's rho); infinite: not known. */
+double odm_tier_admission_rho(const struct odm_tier_admission *a, double bytes, size_t n_rows);
+
+/* Texts that run, and those that wait. */
 struct odm_tier_texts {
 	uint32_t n_running, n_waiting;
-	uint64_t running_bytes, text_bytes; /* all that run; one that waits */
+	/* KV cache of all that run, and of one that waits, at equal distances in its time: texts that begin together
+	 * need the most memory together. */
+	uint64_t running_bytes[ODM_LIFE_POINTS], text_bytes[ODM_LIFE_POINTS];
 	uint64_t shared_bytes; /* for experts and KV cache */
 	uint64_t all_bytes, stored_bytes; /* all experts in memory, and in the file */
 	double row_share; /* share of a layer's experts that a row chooses */

@@ -188,14 +188,16 @@ static bool admits(struct odm_expert_service *base, const struct odm_waiting *w)
 	const uint64_t page_bytes = odm_state_plan_page_bytes(t->model);
 	struct odm_tier_texts x = { .n_running = w->n_running,
 				    .n_waiting = w->n_waiting,
-				    .running_bytes = w->running_pages * page_bytes,
-				    .text_bytes = w->text_pages * page_bytes,
 				    .all_bytes = odm_tier_plan_all_bytes(&t->model->tiers, t->config),
 				    .stored_bytes = stored_bytes(t),
 				    .row_share = (double)t->config->top_k / t->config->n_experts };
 
 	if (!t->model->shares_memory)
 		return true;
+	for (size_t i = 0; i < ODM_LIFE_POINTS; i++) {
+		x.running_bytes[i] = w->running_pages[i] * page_bytes;
+		x.text_bytes[i] = w->text_pages[i] * page_bytes;
+	}
 	x.shared_bytes = odm_tier_store_shared_bytes(t->store);
 	return odm_tier_admission_admits(&t->admission, &x);
 }

@@ -17,9 +17,13 @@ enum odm_company {
 
 /* Order of calls: begin_step; the runner's for each layer; end_step. Each function may be NULL, except free. */
 /* Texts that run, and those that wait. Pages of KV cache are what is expected on average over a text's time. */
+#define ODM_LIFE_POINTS 8
+
 struct odm_waiting {
 	uint32_t n_running, n_waiting;
-	uint64_t running_pages, text_pages; /* all that run; the first that waits */
+	/* Expected at equal distances in the time of the first text that waits, if it joined now: pages of all that
+	 * run, and its own. One that ends is followed by another like it. */
+	uint64_t running_pages[ODM_LIFE_POINTS], text_pages[ODM_LIFE_POINTS];
 };
 
 struct odm_expert_service {

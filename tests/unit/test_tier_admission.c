@@ -29,18 +29,24 @@ static double read_bytes(const struct machine *m, const struct odm_tier_texts *t
 	return m->skew * (1 - pow(1 - m->share, n)) * missing * (double)t->stored_bytes;
 }
 
+/* Each point stands for as many steps. */
 static double true_rate(const struct machine *m, const struct odm_tier_texts *t, double n)
 {
-	double kv = (double)t->running_bytes / t->n_running * fmin(n, t->n_running);
+	double s = 0;
 
-	if (n > t->n_running)
-		kv += (n - t->n_running) * (double)t->text_bytes;
-	return n / fmax(m->step_s + n * m->row_s, read_bytes(m, t, n, kv) / m->disk);
+	for (int i = 0; i < ODM_LIFE_POINTS; i++) {
+		double kv = (double)t->running_bytes[i] / t->n_running * fmin(n, t->n_running);
+
+		if (n > t->n_running)
+			kv += (n - t->n_running) * (double)t->text_bytes[i];
+		s += fmax(m->step_s + n * m->row_s, read_bytes(m, t, n, kv) / m->disk);
+	}
+	return n * ODM_LIFE_POINTS / s;
 }
 
 static void one_step(struct odm_tier_admission *a, const struct machine *m, const struct odm_tier_texts *t, uint32_t n)
 {
-	const double kv = (double)t->running_bytes / t->n_running * n, bytes = read_bytes(m, t, n, kv),
+	const double kv = (double)t->running_bytes[0] / t->n_running * n, bytes = read_bytes(m, t, n, kv),
 		     compute = m->step_s + n * m->row_s, read = bytes / m->disk;
 	struct odm_tier_step s = { .n_rows = n,
 				   .step_ns = (uint64_t)(fmax(compute, read) * NS),
@@ -66,7 +72,6 @@ static void it_is_as_the_machine(void **state)
 					   .skew = 0.1 * (3 + random_below(&seed, 8)) };
 		struct odm_tier_texts t = { .n_running = 2 + random_below(&seed, 30),
 					    .n_waiting = 1 + random_below(&seed, 40),
-					    .text_bytes = (uint64_t)(MIB * (1 + random_below(&seed, 20))),
 					    .all_bytes = (uint64_t)(MIB * 1000),
 					    .stored_bytes = (uint64_t)(MIB * 900),
 					    .row_share = m.share };
@@ -74,12 +79,15 @@ static void it_is_as_the_machine(void **state)
 		double best = 0, later = 0;
 
 		t.shared_bytes = (uint64_t)(MIB * (100 + random_below(&seed, 1400)));
-		t.running_bytes = t.n_running * t.text_bytes;
+		for (int i = 0; i < ODM_LIFE_POINTS; i++) {
+			t.text_bytes[i] = (uint64_t)(MIB * (1 + random_below(&seed, 20)));
+			t.running_bytes[i] = t.n_running * (uint64_t)(MIB * (1 + random_below(&seed, 20)));
+		}
 		odm_tier_admission_read(&a, (uint64_t)m.disk, (uint64_t)NS);
 		for (int i = 0; i < 400; i++)
 			one_step(&a, &m, &t, 1 + random_below(&seed, t.n_running));
 		if (a.skew == 0) { /* nothing was missing so far: it expects even choices */
-			assert_true(read_bytes(&m, &t, t.n_running, (double)t.running_bytes) < 1);
+			assert_true(read_bytes(&m, &t, t.n_running, (double)t.running_bytes[0]) < 1);
 			continue;
 		}
 		for (uint32_t n = 1; n <= t.n_running + t.n_waiting; n++) {
@@ -100,12 +108,19 @@ static void it_is_as_the_machine(void **state)
 	assert_true(n_yes > 1000 && n_no > 50 && n_bound > 10000);
 }
 
+static void set_bytes(struct odm_tier_texts *t, uint64_t running, uint64_t text)
+{
+	for (int i = 0; i < ODM_LIFE_POINTS; i++) {
+		t->running_bytes[i] = running;
+		t->text_bytes[i] = text;
+	}
+}
+
 static void before_anything_is_known(void **state)
 {
 	const struct machine m = { 1e-2, 1e-3, 0.1, 1e9, 1 };
 	struct odm_tier_texts t = { .n_running = 0,
 				    .n_waiting = 5,
-				    .text_bytes = 10,
 				    .shared_bytes = 1000,
 				    .all_bytes = 980,
 				    .stored_bytes = 980,
@@ -113,16 +128,17 @@ static void before_anything_is_known(void **state)
 	struct odm_tier_admission a = { 0 };
 
 	(void)state;
+	set_bytes(&t, 0, 10);
 	assert_true(odm_tier_admission_admits(&a, &t)); /* nothing runs */
 	t.n_running = 1;
-	t.running_bytes = 10;
+	set_bytes(&t, 10, 10);
 	assert_true(odm_tier_admission_admits(&a, &t)); /* there is room for all */
-	t.running_bytes = 20;
+	t.running_bytes[ODM_LIFE_POINTS - 1] = 20; /* not later */
 	assert_false(odm_tier_admission_admits(&a, &t));
 	for (int i = 0; i < 20; i++)
 		one_step(&a, &m, &t, 1);
 	assert_true(odm_tier_admission_admits(&a, &t)); /* reads of a few bytes take no time */
-	t.text_bytes = 900;
+	set_bytes(&t, 20, 900);
 	assert_true(odm_tier_admission_admits(&a, &t)); /* no step ever waited for reads */
 	odm_tier_admission_read(&a, 1000, (uint64_t)NS);
 	assert_false(odm_tier_admission_admits(&a, &t));
@@ -130,13 +146,32 @@ static void before_anything_is_known(void **state)
 	assert_true(odm_tier_admission_admits(&a, &t));
 }
 
+static void rho_is_as_the_machine(void **state)
+{
+	const struct machine m = { 1e-2, 1e-3, 0.1, 1e9, 1 };
+	struct odm_tier_texts t = {
+		.n_running = 10, .n_waiting = 1, .shared_bytes = 1000, .all_bytes = 1000, .stored_bytes = 1000
+	};
+	struct odm_tier_admission a = { 0 };
+
+	(void)state;
+	for (uint32_t i = 0; i < 7; i++)
+		one_step(&a, &m, &t, 1 + i);
+	odm_tier_admission_read(&a, (uint64_t)m.disk, (uint64_t)NS);
+	assert_true(isinf(odm_tier_admission_rho(&a, 1e6, 10)));
+	for (uint32_t i = 0; i < 93; i++)
+		one_step(&a, &m, &t, 1 + i % 10);
+	assert_true(fabs(odm_tier_admission_rho(&a, 4e7, 10) - 2) < 0.01); /* 40 ms / 20 ms */
+	assert_true(fabs(odm_tier_admission_rho(&a, 2.2e7, 1) - 2) < 0.01); /* 22 ms / 11 ms */
+	a.bytes_per_s = 0;
+	assert_true(isinf(odm_tier_admission_rho(&a, 1e6, 10)));
+}
+
 static void strange_steps_change_nothing(void **state)
 {
 	const struct odm_tier_step none = { .step_ns = 5 }, late = { .n_rows = 1, .step_ns = 5, .stall_ns = 6 };
 	struct odm_tier_admission a = { 0 };
-	struct odm_tier_texts t = {
-		.n_running = 1, .n_waiting = 1, .text_bytes = 1, .shared_bytes = 1, .all_bytes = 1
-	};
+	struct odm_tier_texts t = { .n_running = 1, .n_waiting = 1, .shared_bytes = 1, .all_bytes = 1 };
 
 	(void)state;
 	odm_tier_admission_step(&a, &none);
@@ -150,6 +185,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(it_is_as_the_machine),
 					    cmocka_unit_test(before_anything_is_known),
+					    cmocka_unit_test(rho_is_as_the_machine),
 					    cmocka_unit_test(strange_steps_change_nothing) };
 
 	return cmocka_run_group_tests_name("tier_admission", tests, NULL, NULL);
