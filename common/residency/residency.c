@@ -227,12 +227,12 @@ void od_residency_free(struct od_residency *r)
 	free(r);
 }
 
-void od_residency_set_cache(struct od_residency *r, uint64_t cache_bytes)
+void od_residency_divide(struct od_residency *r, uint64_t cache_bytes, uint64_t more_bytes)
 {
-	const uint64_t bytes = cache_bytes < r->o.cache_bytes ? cache_bytes : r->o.cache_bytes;
+	const uint64_t bytes = r->o.slots_bytes + more_bytes, n = bytes / r->o.sizes->least_bytes;
 
-	od_schedule_set_budget(r->schedule, bytes);
-	od_expert_bufs_set_limit(r->bufs, r->o.slots_bytes + bytes);
+	od_schedule_divide(r->schedule, cache_bytes, (unsigned)(n < OD_MAX_SLOTS ? n : OD_MAX_SLOTS), bytes);
+	od_expert_bufs_set_limit(r->bufs, bytes + cache_bytes);
 }
 
 struct od_schedule *od_residency_schedule(const struct od_residency *r)

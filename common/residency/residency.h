@@ -70,10 +70,11 @@ OD_MUST_CHECK int od_residency_start(struct od_residency *r, const struct od_res
 /* Stops and joins them: nothing is called any more. NULL ok. */
 void od_residency_stop(struct od_residency *r);
 
-/* Keeps so many bytes of experts from now on, at most as many as cache_bytes of the options. Any thread. */
-void od_residency_set_cache(struct od_residency *r, uint64_t cache_bytes);
+/* From now on cache_bytes are for experts that are kept, and more_bytes for slots beside slots_bytes of the options,
+ * which must allow as many slots as fit. Together they are at most cache_bytes of the options. Any thread. */
+void od_residency_divide(struct od_residency *r, uint64_t cache_bytes, uint64_t more_bytes);
 
-/* Gives back so many bytes of kept experts, or what they have, until the next od_residency_set_cache; the slots keep
+/* Gives back so many bytes of kept experts, or what they have, until the next od_residency_divide; the slots keep
  * theirs. False: there is none to give. Experts that a load or the engine uses give their memory back later. The store
  * does this for its own loads by itself. */
 bool od_residency_give_way(struct od_residency *r, uint64_t bytes);

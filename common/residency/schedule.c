@@ -402,6 +402,16 @@ static struct slot *victim_for_want(struct od_schedule *s, const struct schedule
 	return victim;
 }
 
+/* Until the slots in use fit into lower limits. */
+static void evict_wants(struct od_schedule *s)
+{
+	const struct schedule_entry before_all = { .step = 0 };
+	struct slot *slot;
+
+	while (!fits(s, minus(s->in_use, s->draining)) && (slot = victim_for_want(s, &before_all)) != NULL)
+		evict(s, slot);
+}
+
 /* Would `use` fit when all that the entry may displace were gone? Else nothing is: where sizes differ, an expert could
  * lose its slot although that is not enough. */
 static bool can_fit(struct od_schedule *s, const struct schedule_entry *e, struct slot_use use)
@@ -678,13 +688,13 @@ static void run_one(struct od_schedule *s, uint64_t step, uint32_t m, struct od_
 	s->n_items++;
 }
 
-/* Experts that need no load go first, so that runs begin early; then those with the most rows, so that the run after
- * the last load is short. */
+/* Experts that need no load go first, so that runs begin early, and of these the ones in slots, which other loads want;
+ * then those with the most rows, so that the run after the last load is short. */
 static void order_items(struct od_schedule *s, uint32_t m, struct od_schedule_item *item, size_t n)
 {
 	struct {
 		uint32_t rank;
-		bool resident;
+		bool resident, pinned;
 	} of[MAX_ORDERED];
 
 	if (n > MAX_ORDERED)
@@ -693,6 +703,7 @@ static void order_items(struct od_schedule *s, uint32_t m, struct od_schedule_it
 		if (i > 0 && item[i].rank < item[i - 1].rank)
 			return; /* od-main's ranks rise */
 		of[i].resident = is_in_state(s, m, item[i].expert, OD_SLOT_RESIDENT);
+		of[i].pinned = of[i].resident && s->slot[expert_at(s, m, item[i].expert)->slot - 1].pinned;
 		of[i].rank = item[i].rank;
 	}
 	for (size_t i = 0; i < n; i++) {
@@ -701,6 +712,8 @@ static void order_items(struct od_schedule *s, uint32_t m, struct od_schedule_it
 		for (size_t j = 0; j < n; j++) {
 			if (of[j].resident != of[i].resident)
 				before += of[j].resident;
+			else if (of[j].pinned != of[i].pinned)
+				before += of[i].pinned;
 			else if (!of[i].resident && item[j].n_rows != item[i].n_rows)
 				before += item[j].n_rows > item[i].n_rows;
 			else
@@ -1091,9 +1104,12 @@ bool od_schedule_all_pinned(struct od_schedule *s, struct od_expert_mem *mem)
 	return n_pinned == n;
 }
 
-void od_schedule_set_budget(struct od_schedule *s, uint64_t budget_bytes)
+void od_schedule_divide(struct od_schedule *s, uint64_t budget_bytes, unsigned n_slots, uint64_t slots_bytes)
 {
 	pthread_mutex_lock(&s->lock);
+	s->opts.n_slots = n_slots;
+	s->opts.slots_bytes = slots_bytes;
+	evict_wants(s);
 	apply_changes(s, od_expert_cache_set_budget(s->opts.cache, budget_bytes));
 	assign_slots(s);
 	pthread_mutex_unlock(&s->lock);

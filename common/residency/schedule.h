@@ -148,8 +148,10 @@ void od_schedule_stop(struct od_schedule *s);
 
 /* Sets the place in a cluster. If the group serves other layers now, the cache is emptied. */
 void od_schedule_place(struct od_schedule *s, const struct od_share *share);
-/* Another budget of the cache. */
-void od_schedule_set_budget(struct od_schedule *s, uint64_t budget_bytes);
+/* Divides memory anew: another budget of the cache, and other limits of the slots. The largest expert fits into
+ * slots_bytes. n_slots and the experts that fit into the budget are together no more than n_slots and max_pinned of the
+ * options. If more slots are in use than that, WANTs lose theirs now, and RUNs when they are done. */
+void od_schedule_divide(struct od_schedule *s, uint64_t budget_bytes, unsigned n_slots, uint64_t slots_bytes);
 /* Another budget of the cache: `bytes` less than it keeps now. job: for its expert; NULL: for others, not while the
  * pointers of od_schedule_all_pinned are in use. False: the cache keeps nothing, or the job's load is cancelled. */
 bool od_schedule_keep_less(struct od_schedule *s, const struct od_load_job *job, uint64_t bytes);

@@ -33,6 +33,7 @@ struct odm_tier_store {
 	/* Memory of kept experts and of pages in use. */
 	pthread_mutex_t budget_lock; /* taken before lock */
 	uint64_t shared_bytes, cache_bytes; /* their sum, as free memory allows now; most for experts */
+	bool streams; /* whole layers are loaded; changed by the engine thread alone */
 	uint64_t page_bytes, n_pages; /* bytes; pages in use */
 };
 
@@ -143,12 +144,24 @@ static uint64_t cache_budget(const struct odm_tier_store *s)
 	return min_u64(s->shared_bytes - pages, s->cache_bytes);
 }
 
+/* Under budget_lock: of these, for slots when whole layers are loaded: one for each expert that a layer lacks. */
+static uint64_t stream_bytes(const struct odm_tier_store *s, uint64_t budget)
+{
+	const struct odm_tier_plan *p = &s->model->tiers;
+	const uint64_t all = odm_tier_plan_all_bytes(p, s->config), lacks = all > budget ? all - budget : 0,
+		       layer = lacks / s->config->n_moe;
+
+	if (!s->streams || layer <= s->slots_bytes)
+		return 0;
+	return min_u64(layer - s->slots_bytes, budget / 2) / p->sizes.most_bytes * p->sizes.most_bytes;
+}
+
 /* Under budget_lock. */
 static void divide_memory(struct odm_tier_store *s)
 {
-	const uint64_t bytes = cache_budget(s);
+	const uint64_t budget = cache_budget(s), more = stream_bytes(s, budget), bytes = budget - more;
 
-	od_residency_set_cache(s->residency, bytes);
+	od_residency_divide(s->residency, bytes, more);
 	pthread_mutex_lock(&s->lock);
 	s->may_hold_all = bytes >= odm_tier_plan_all_bytes(&s->model->tiers, s->config);
 	pthread_mutex_unlock(&s->lock);
@@ -183,6 +196,16 @@ static uint64_t shared_bytes_in_use(void *arg)
 	bytes = s->n_pages * s->page_bytes + (taken > s->slots_bytes ? taken - s->slots_bytes : 0);
 	pthread_mutex_unlock(&s->budget_lock);
 	return bytes;
+}
+
+void odm_tier_store_stream(struct odm_tier_store *s, bool streams)
+{
+	if (s->streams == streams)
+		return;
+	pthread_mutex_lock(&s->budget_lock);
+	s->streams = streams;
+	divide_memory(s);
+	pthread_mutex_unlock(&s->budget_lock);
 }
 
 uint64_t odm_tier_store_shared_bytes(struct odm_tier_store *s)

@@ -37,6 +37,10 @@ OD_MUST_CHECK int odm_tier_store_share(struct odm_tier_store *s, struct od_err *
 uint64_t odm_tier_store_shared_bytes(struct odm_tier_store *s);
 uint64_t odm_tier_store_kept_bytes(struct odm_tier_store *s);
 
+/* From now on the experts that a layer lacks are loaded while the layer before computes, or no longer: they need
+ * slots. */
+void odm_tier_store_stream(struct odm_tier_store *s, bool streams);
+
 /* A step begins or ends; two may be open. The table changes only while none is, except in odm_tier_store_leave_all and
  * when the engine thread takes pages, between layers. */
 void odm_tier_store_open_step(struct odm_tier_store *s);

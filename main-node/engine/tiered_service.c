@@ -11,6 +11,7 @@
 #include "main-node/engine/state_plan.h"
 #include "main-node/engine/tier_admission.h"
 #include "main-node/engine/tier_store.h"
+#include "main-node/predict/layer_stream.h"
 #include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predict_trial.h"
 #include "main-node/predict/predictor_link.h"
@@ -57,6 +58,8 @@ struct tiered {
 	bool follows[2], predicting[2];
 	bool always_predicts; /* no trial */
 	struct odm_predict_trial trial;
+	struct odm_layer_stream stream; /* decode steps */
+	uint16_t *every; /* [n_experts]: 0, 1, ... */
 	uint64_t step_begin_ns; /* the decode step's, as the following */
 	uint64_t step_stall_ns, step_bytes, step_experts, step_layers;
 	struct odm_tier_admission admission;
@@ -138,6 +141,34 @@ static void begin_predictions(struct tiered *t, const struct odm_step *step)
 
 /* ---- A step ---- */
 
+static uint64_t stored_bytes(const struct tiered *t)
+{
+	return (uint64_t)t->config->n_moe * t->config->n_experts * od_pack_expert_stored_bytes(t->model->pack);
+}
+
+/* Share of the experts that the cache has no room for. */
+static double missing_share(struct tiered *t)
+{
+	const double all = (double)odm_tier_plan_all_bytes(&t->model->tiers, t->config);
+
+	return fmax(0, 1 - (double)odm_tier_store_kept_bytes(t->store) / all);
+}
+
+/* With few rows experts are predicted, with many whole layers are loaded ahead. */
+static void choose_regime(struct tiered *t, const struct odm_step *step)
+{
+	const double bytes = missing_share(t) * (double)stored_bytes(t);
+	const bool before = t->stream.on,
+		   on = t->follows[ODM_DECODE] &&
+			odm_layer_stream_next(&t->stream, odm_tier_admission_rho(&t->admission, bytes, step->n_rows));
+
+	if (on != before)
+		od_log(OD_LOG_DEBUG, "experts: %s",
+		       on ? "whole layers are loaded ahead" : "layers are no longer loaded as a whole");
+	t->stream.on = on;
+	odm_tier_store_stream(t->store, on);
+}
+
 static int begin_step(struct odm_expert_service *base, const struct odm_step *step, struct od_err *err)
 {
 	struct tiered *t = (struct tiered *)base;
@@ -146,8 +177,10 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	t->open[step->phase] = t->now = step;
 	odm_tier_store_open_step(t->store);
 	t->follows[step->phase] = odm_tier_store_all(t->store) == NULL;
+	if (step->phase == ODM_DECODE)
+		choose_regime(t, step);
 	t->predicting[step->phase] =
-		t->predictions != NULL && t->follows[step->phase] &&
+		t->predictions != NULL && t->follows[step->phase] && !(step->phase == ODM_DECODE && t->stream.on) &&
 		(t->always_predicts || step->phase == ODM_PREFILL || odm_predict_trial_next(&t->trial));
 	if (step->phase == ODM_DECODE) {
 		t->step_begin_ns = od_now_ns();
@@ -160,24 +193,16 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	return OD_OK;
 }
 
-static uint64_t stored_bytes(const struct tiered *t)
-{
-	return (uint64_t)t->config->n_moe * t->config->n_experts * od_pack_expert_stored_bytes(t->model->pack);
-}
-
 static void learn_costs(struct tiered *t, const struct odm_step *step)
 {
-	const double all = (double)odm_tier_plan_all_bytes(&t->model->tiers, t->config);
 	struct odm_tier_step s = { .n_rows = step->n_rows,
 				   .step_ns = od_now_ns() - t->step_begin_ns,
 				   .stall_ns = t->step_stall_ns,
 				   .read_bytes = t->step_bytes };
 
 	if (t->step_layers > 0) {
-		const double missing = fmax(0, 1 - (double)odm_tier_store_kept_bytes(t->store) / all);
-
 		s.chosen = (double)t->step_experts / (double)(t->step_layers * t->config->n_experts);
-		s.even_bytes = (uint64_t)(s.chosen * missing * (double)stored_bytes(t));
+		s.even_bytes = (uint64_t)(s.chosen * missing_share(t) * (double)stored_bytes(t));
 	}
 	odm_tier_admission_step(&t->admission, &s);
 }
@@ -211,7 +236,7 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 	if (step->phase == ODM_DECODE && !t->given_up)
 		learn_costs(t, step);
 	od_schedule_close(t->schedule, t->session, step->step, t->config->n_moe - 1);
-	if (step->phase == ODM_DECODE && t->follows[ODM_DECODE])
+	if (step->phase == ODM_DECODE && t->follows[ODM_DECODE] && !t->stream.on)
 		odm_predict_trial_ended(&t->trial, t->given_up ? 0 : od_now_ns() - t->step_begin_ns, step->n_rows);
 	t->given_up = false;
 	t->open[step->phase] = NULL;
@@ -305,11 +330,46 @@ static void bind_shapes(struct tiered *t, uint32_t m)
 		od_pack_bind(t->model->pack, m, i, &anywhere, &t->expert[i]);
 }
 
+/* The experts [n] that the cache keeps of layer m, in want_kept; returns the number of those that it does not. */
+static size_t find_missing(struct tiered *t, uint32_t m)
+{
+	const size_t n = t->config->n_experts;
+	size_t n_missing = 0;
+
+	od_schedule_keeps(t->schedule, m, t->every, n, t->want_kept);
+	for (size_t i = 0; i < n; i++)
+		if (!t->want_kept[i])
+			t->want_expert[n_missing++] = (uint32_t)i;
+	return n_missing;
+}
+
+/* All that is missing of the next layer is loaded while this one is computed; the last layer is followed by the next
+ * step's first. */
+static void stream_next(struct tiered *t)
+{
+	const bool last = t->call->m + 1 == t->config->n_moe;
+	const uint64_t step = last ? t->now->next_step : t->call->step;
+	const uint32_t m = last ? 0 : t->call->m + 1;
+
+	(void)od_schedule_want(t->schedule, t->session, step, m, 1, t->want_expert, find_missing(t, m), false);
+}
+
+/* After od_schedule_run. */
+static void learn_stream(struct tiered *t, size_t n_missing)
+{
+	struct odm_layer_choice c = { .n = t->config->n_experts, .n_chosen = t->n_items, .n_missing = n_missing };
+
+	for (size_t i = 0; i < t->n_items; i++)
+		c.n_missing_chosen += !t->item[i].kept;
+	odm_layer_stream_routed(&t->stream, t->config->n_moe, &c);
+}
+
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct tiered *t = tiered_of(r);
 	const struct od_expert *all = odm_tier_store_all(t->store);
 	uint64_t *c = t->now->counters;
+	size_t n_missing;
 	int rc;
 
 	t->call = call;
@@ -326,9 +386,15 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	if (!od_device_maps(t->o.device))
 		bind_shapes(t, call->m);
 	note_ordered(t);
+	n_missing = counts_uses(t) ? find_missing(t, call->m) : 0;
 	rc = od_schedule_run(t->schedule, t->session, call->step, call->m, true, t->item, t->n_items);
 	if (rc != OD_OK)
 		return od_fail(err, rc, "layer %u: %zu experts cannot be queued", call->m, t->n_items);
+	if (counts_uses(t)) {
+		learn_stream(t, n_missing);
+		if (t->stream.on)
+			stream_next(t);
+	}
 	if (predicts(t) && in_decode(t)) {
 		odm_predictions_learn(t->predictions, call->step, call->m, call->probability, c);
 		odm_want_gate_routed(&t->gate, call->step, call->m, call->expert, call->n_rows * t->config->top_k);
@@ -419,6 +485,17 @@ static int try_again(struct tiered *t, struct od_schedule_item *item, struct od_
 		       od_fail(err, code, "%s", why.msg);
 }
 
+/* Experts that were loaded ahead and are not kept are computed first, alone: so their slots are free for the next layer
+ * while the kept ones are computed. */
+static size_t most_of_wave(const struct tiered *t)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; t->n_done == 0 && i < t->n_items; i++)
+		n += t->item[i].ready && !t->item[i].kept;
+	return n > 0 ? n : t->n_items;
+}
+
 /* Runs all that are ready, in one operation. *waits: none is. */
 static int run_ready(struct tiered *t, bool *waits, struct od_err *err)
 {
@@ -430,7 +507,7 @@ static int run_ready(struct tiered *t, bool *waits, struct od_err *err)
 	if (first == NULL)
 		return OD_OK;
 	t->wave[0] = first;
-	n = od_schedule_take_more(t->schedule, t->wave, t->n_items, UINT64_MAX);
+	n = od_schedule_take_more(t->schedule, t->wave, most_of_wave(t), UINT64_MAX);
 	if (first->code == OD_OK)
 		return compute(t, n, err);
 	for (size_t i = 0; i < n && rc == OD_OK; i++)
@@ -573,6 +650,7 @@ static void free_service(struct odm_expert_service *base)
 	free(t->want.worker_before);
 	free(t->want_expert);
 	free(t->want_kept);
+	free(t->every);
 	free(t->item);
 	free(t->attempts);
 	free(t->ordered);
@@ -596,6 +674,7 @@ static int allocate(struct tiered *t, struct od_err *err)
 	t->want.worker_before = calloc(n, sizeof(*t->want.worker_before));
 	t->want_expert = calloc(n, sizeof(*t->want_expert));
 	t->want_kept = calloc(n, sizeof(*t->want_kept));
+	t->every = calloc(n, sizeof(*t->every));
 	t->item = calloc(n, sizeof(*t->item));
 	t->attempts = calloc(n, sizeof(*t->attempts));
 	t->ordered = calloc(n, sizeof(*t->ordered));
@@ -605,9 +684,11 @@ static int allocate(struct tiered *t, struct od_err *err)
 	t->expert = calloc(n, sizeof(*t->expert));
 	if (t->predicted == NULL || t->want.expert == NULL || t->want.worker == NULL || t->want.expert_before == NULL ||
 	    t->want.worker_before == NULL || t->want.rank == NULL || t->want_expert == NULL || t->want_kept == NULL ||
-	    t->item == NULL || t->attempts == NULL || t->ordered == NULL || t->item_of == NULL || t->wave == NULL ||
-	    t->in_wave == NULL || t->expert == NULL)
+	    t->every == NULL || t->item == NULL || t->attempts == NULL || t->ordered == NULL || t->item_of == NULL ||
+	    t->wave == NULL || t->in_wave == NULL || t->expert == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "experts in tiers: no memory for %zu rows", rows);
+	for (size_t i = 0; i < n; i++)
+		t->every[i] = (uint16_t)i;
 	rc = odm_step_uses_init(&t->uses, t->config, odm_pass_size_rows(t->config, (uint32_t)t->model->opts.parallel),
 				err);
 	if (rc == OD_OK)

@@ -615,7 +615,7 @@ static void what_is_kept_gives_way(void **state)
 	assert_true(od_schedule_keep_less(w.s, NULL, 1));
 	assert_true(!is(w.s, 3, 1, 0, OD_SLOT_RESIDENT) && is(w.s, 3, 1, 4, OD_SLOT_RESIDENT));
 	use(&w, 1, 4, false);
-	od_schedule_set_budget(w.s, 2);
+	od_schedule_divide(w.s, 2, 1, 0);
 	use(&w, 1, 0, false);
 	run(w.s, 90, 2, false, &item, 3, true);
 	assert_true(od_schedule_next_read(w.s, &job, false));
@@ -626,6 +626,47 @@ static void what_is_kept_gives_way(void **state)
 	assert_true(od_schedule_keep_less(w.s, NULL, 5));
 	assert_false(is(w.s, 3, 1, 4, OD_SLOT_RESIDENT) || is(w.s, 3, 1, 0, OD_SLOT_RESIDENT));
 	(void)!od_schedule_end_job(w.s, &job, 0, OD_OK, NULL);
+	close_world(&w);
+}
+
+/* The next layer waits for the slots, not for what is kept. */
+static void slots_come_before_what_is_kept(void **state)
+{
+	struct od_schedule_item item[3];
+	struct expert_cache_world w;
+
+	(void)state;
+	open_world(&w, 1);
+	use(&w, 1, 0, false);
+	use(&w, 1, 4, false);
+	WANT(w.s, 90, 1, 1, 2);
+	load_all(w.s);
+	for (uint32_t i = 0; i < 3; i++)
+		item[i] = (struct od_schedule_item){ .expert = 2 * i, .rank = i, .n_rows = 1, .last = true };
+	assert_int_equal(od_schedule_run(w.s, SESSION, 90, 1, true, item, 3), OD_OK);
+	assert_true(item[0].kept && !item[1].kept && item[1].ready && item[2].kept);
+	compute(w.s, &item[1]);
+	compute(w.s, &item[0]);
+	compute(w.s, &item[2]);
+	close_world(&w);
+}
+
+/* Slots get memory of the cache, and give it back: the WANT that comes last loses its slot at once. */
+static void slots_become_more_and_fewer(void **state)
+{
+	struct expert_cache_world w;
+
+	(void)state;
+	open_world(&w, 1);
+	WANT(w.s, 90, 1, 1, 2);
+	WANT(w.s, 90, 2, 1, 3);
+	load_all(w.s);
+	assert_true(is(w.s, 3, 1, 2, OD_SLOT_RESIDENT) && !is(w.s, 3, 2, 3, OD_SLOT_RESIDENT));
+	od_schedule_divide(w.s, 1, 2, 0);
+	load_all(w.s);
+	assert_true(is(w.s, 3, 1, 2, OD_SLOT_RESIDENT) && is(w.s, 3, 2, 3, OD_SLOT_RESIDENT));
+	od_schedule_divide(w.s, 2, 1, 0);
+	assert_true(is(w.s, 3, 1, 2, OD_SLOT_RESIDENT) && !is(w.s, 3, 2, 3, OD_SLOT_RESIDENT));
 	close_world(&w);
 }
 
@@ -694,6 +735,8 @@ int main(void)
 		cmocka_unit_test(what_is_kept_does_not_count),
 		cmocka_unit_test(a_failed_load_is_not_kept),
 		cmocka_unit_test(what_is_kept_gives_way),
+		cmocka_unit_test(slots_come_before_what_is_kept),
+		cmocka_unit_test(slots_become_more_and_fewer),
 		cmocka_unit_test(other_layers_begin_anew),
 	};
 

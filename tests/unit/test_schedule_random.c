@@ -34,8 +34,11 @@ struct sim {
 	size_t n_more; /* quiet moments with more experts in slots than would fit, were all of the largest size */
 	size_t n_kept; /* RUNs of what is kept */
 	uint64_t session, seed;
-	unsigned n_sure, n_slots, n_table, n_loaders; /* n_sure: slots for experts of any layer */
+	unsigned least_sure, n_sure, n_slots, n_table, n_loaders; /* n_sure: slots for experts of any layer, now */
 	uint64_t slot_bytes[LAYERS], slots_bytes;
+	/* In slots, ever: RUNs keep theirs when memory is divided anew. */
+	unsigned most_slots;
+	uint64_t most_bytes;
 	bool mixed; /* layers differ in size */
 	bool has_job[2];
 	struct od_load_job job[2];
@@ -167,8 +170,8 @@ static void check(struct sim *x)
 				     w.expert == v.expert);
 		}
 	}
-	assert_true(n_loading <= x->n_slots);
-	assert_true(bytes <= x->slots_bytes + (x->cache != NULL ? MAX_KEPT * x->slot_bytes[0] : 0));
+	assert_true(n_loading <= x->most_slots);
+	assert_true(bytes <= x->most_bytes);
 	assert_true(x->cache != NULL || od_expert_bufs_taken(x->bufs) <= x->slots_bytes);
 	for (int t = 0; t < STEPS; t++) {
 		for (int m = 0; m < LAYERS; m++) {
@@ -268,10 +271,16 @@ static void do_end(struct sim *x)
 
 /* ---- The cache ---- */
 
-static void do_budget(struct sim *x)
+/* Some of the cache's memory may be for slots. */
+static void do_divide(struct sim *x)
 {
-	x->budget = pick(x, MAX_KEPT + 1) * x->slot_bytes[0];
-	od_schedule_set_budget(x->s, x->budget);
+	const unsigned n = pick(x, MAX_KEPT + 1), more = pick(x, n + 1);
+
+	x->budget = (n - more) * x->slot_bytes[0];
+	x->n_sure = x->least_sure + more;
+	x->slots_bytes = x->n_sure * x->slot_bytes[0];
+	x->n_slots = (unsigned)(x->slots_bytes / x->slot_bytes[1]);
+	od_schedule_divide(x->s, x->budget, x->n_slots, x->slots_bytes);
 }
 
 /* A place with other layers: nothing is kept. */
@@ -311,6 +320,8 @@ static void open_memory(struct sim *x)
 		assert_int_equal(od_expert_cache_new(&x->cache, LAYERS, EXPERTS, x->slot_bytes, x->budget, &err),
 				 OD_OK);
 	}
+	x->most_bytes = x->slots_bytes + (x->cache != NULL ? MAX_KEPT * x->slot_bytes[0] : 0);
+	x->most_slots = (unsigned)(x->most_bytes / x->slot_bytes[1]);
 	x->n_table =
 		x->n_slots + (x->cache != NULL ? MAX_KEPT * (unsigned)(x->slot_bytes[0] / x->slot_bytes[1] + 1) : 0);
 	assert_true(x->n_table <= sizeof(x->content) / sizeof(x->content[0]));
@@ -507,7 +518,7 @@ static void random_event(struct sim *x)
 
 	clock_ns++;
 	if (x->cache != NULL && pick(x, 100) == 0)
-		do_budget(x);
+		do_divide(x);
 	if (x->cache != NULL && pick(x, 300) == 0)
 		do_place(x);
 	if (what < 12)
@@ -607,7 +618,7 @@ static void random_messages_against_a_model(void **state)
 		memset(&x, 0, sizeof(x));
 		memset(x.mo.version, 0xff, sizeof(x.mo.version));
 		x.seed = seed * 0x9e3779b97f4a7c15ull;
-		x.n_sure = 1 + (unsigned)(seed % 3);
+		x.least_sure = x.n_sure = 1 + (unsigned)(seed % 3);
 		x.mixed = seed / 11 % 2 == 1;
 		x.n_loaders = seed % 10 == 0 ? 0 : 1 + (unsigned)(seed / 3 % 2);
 		open_memory(&x);
