@@ -7,6 +7,9 @@
 #define FEW_STEPS 8.0 /* with fewer nothing is known */
 #define RECENT_STEPS 256.0 /* sums are over about so many steps */
 #define WAITED_SHARE 0.25 /* share of a step: reads were its limit, so they show the rate */
+#define LEAST_SPREAD 0.01 /* rows differ enough to show what one takes: variance / mean^2 */
+#define FASTER_SHARE 0.1
+#define SLOWER_SHARE 0.02
 #define LEAST_GAIN 0.97 /* estimates are not exact, and a text that waits is slow for its reader */
 #define MOST_SKEW 2.0
 #define MOST_CHOSEN 0.999 /* share of experts: more says nothing about one row */
@@ -14,6 +17,27 @@
 static double blend(double old, double now, double share)
 {
 	return old > 0 ? old + share * (now - old) : now;
+}
+
+/* Seconds that one more row takes. When the number of rows hardly changes, recent steps do not show it: then it is the
+ * share of a step's time that it was before. */
+static double row_s(struct odm_tier_admission *a)
+{
+	const double mean_rows = a->rows / a->n, mean_s = a->s / a->n,
+		     spread = a->rows_rows / a->n - mean_rows * mean_rows;
+
+	if (spread > LEAST_SPREAD * mean_rows * mean_rows) {
+		const double slope = (a->rows_s / a->n - mean_rows * mean_s) / spread;
+
+		a->row_share = fmin(fmax(slope * mean_rows / mean_s, 0), 1);
+	}
+	return a->row_share * mean_s / mean_rows;
+}
+
+/* Time to compute a step of n rows. */
+static double compute_s(const struct odm_tier_admission *a, double n)
+{
+	return a->s / a->n + a->row_s * (n - a->rows / a->n);
 }
 
 void odm_tier_admission_step(struct odm_tier_admission *a, const struct odm_tier_step *s)
@@ -28,6 +52,7 @@ void odm_tier_admission_step(struct odm_tier_admission *a, const struct odm_tier
 	a->s = a->s * keep + computed;
 	a->rows_rows = a->rows_rows * keep + rows * rows;
 	a->rows_s = a->rows_s * keep + rows * computed;
+	a->row_s = row_s(a);
 	if (s->chosen > 0 && s->chosen < MOST_CHOSEN)
 		a->left = blend(a->left, pow(1 - s->chosen, 1 / rows), 1 / RECENT_STEPS);
 	if (s->even_bytes > 0)
@@ -41,21 +66,9 @@ void odm_tier_admission_read(struct odm_tier_admission *a, uint64_t bytes, uint6
 {
 	const double now = ns > 0 ? (double)bytes / od_seconds(ns) : 0;
 
-	/* It can only be slower than the disk. */
-	a->bytes_per_s = now > a->bytes_per_s ? now : blend(a->bytes_per_s, now, 0.02);
-}
-
-/* Time to compute a step of n rows. */
-static double compute_s(const struct odm_tier_admission *a, double n)
-{
-	const double mean_rows = a->rows / a->n, mean_s = a->s / a->n,
-		     spread = a->rows_rows / a->n - mean_rows * mean_rows;
-	double slope = 0;
-
-	if (spread > 0.01 * mean_rows * mean_rows) /* else it is not known what a row takes */
-		slope = (a->rows_s / a->n - mean_rows * mean_s) / spread;
-	slope = fmin(fmax(slope, 0), mean_s / mean_rows);
-	return mean_s + slope * (n - mean_rows);
+	/* Slower steps say less than faster ones, since not only the disk may have held them up. But a part of what a
+	 * step uses may have been read before it began. */
+	a->bytes_per_s = blend(a->bytes_per_s, now, now > a->bytes_per_s ? FASTER_SHARE : SLOWER_SHARE);
 }
 
 double odm_tier_admission_rho(const struct odm_tier_admission *a, double bytes, size_t n_rows)

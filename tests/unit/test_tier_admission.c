@@ -163,6 +163,9 @@ static void rho_is_as_the_machine(void **state)
 		one_step(&a, &m, &t, 1 + i % 10);
 	assert_true(fabs(odm_tier_admission_rho(&a, 4e7, 10) - 2) < 0.01); /* 40 ms / 20 ms */
 	assert_true(fabs(odm_tier_admission_rho(&a, 2.2e7, 1) - 2) < 0.01); /* 22 ms / 11 ms */
+	for (uint32_t i = 0; i < 2000; i++) /* it does not forget */
+		one_step(&a, &m, &t, 10);
+	assert_true(fabs(odm_tier_admission_rho(&a, 2.2e7, 1) - 2) < 0.2);
 	a.bytes_per_s = 0;
 	assert_true(isinf(odm_tier_admission_rho(&a, 1e6, 10)));
 }
