@@ -29,9 +29,9 @@ static double row_s(struct odm_tier_admission *a)
 	if (spread > LEAST_SPREAD * mean_rows * mean_rows) {
 		const double slope = (a->rows_s / a->n - mean_rows * mean_s) / spread;
 
-		a->row_share = fmin(fmax(slope * mean_rows / mean_s, 0), 1);
+		a->row_time_share = fmin(fmax(slope * mean_rows / mean_s, 0), 1);
 	}
-	return a->row_share * mean_s / mean_rows;
+	return a->row_time_share * mean_s / mean_rows;
 }
 
 /* Time to compute a step of n rows. */

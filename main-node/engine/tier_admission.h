@@ -18,7 +18,7 @@
 struct odm_tier_admission {
 	/* Sums over decode steps, of which older ones count less: steps, rows, seconds, and products. */
 	double n, rows, s, rows_rows, rows_s;
-	double row_s, row_share; /* one more row takes so long; share of a step's time that grows with its rows */
+	double row_s, row_time_share; /* one more row takes so long; share of a step's time that grows with its rows */
 	double left; /* share of a layer's experts that one more row does not choose; 0: not known */
 	double skew; /* bytes read over even_bytes; 0: not known */
 	double bytes_per_s; /* rate of reads that were waited for; 0: not known */

@@ -144,7 +144,8 @@ static uint64_t cache_budget(const struct odm_tier_store *s)
 	return min_u64(s->shared_bytes - pages, s->cache_bytes);
 }
 
-/* Under budget_lock: of these, for slots when whole layers are loaded: one for each expert that a layer lacks. */
+/* Under budget_lock: what slots take from the budget while whole layers are loaded ahead, one for each expert that a
+ * layer lacks. */
 static uint64_t stream_bytes(const struct odm_tier_store *s, uint64_t budget)
 {
 	const struct odm_tier_plan *p = &s->model->tiers;
