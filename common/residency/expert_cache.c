@@ -256,6 +256,29 @@ struct od_expert_changes od_expert_cache_use(struct od_expert_cache *c, uint64_t
 	return changes_of(c);
 }
 
+void od_expert_cache_used_elsewhere(struct od_expert_cache *c, uint64_t step, uint32_t m, uint32_t expert)
+{
+	if (c != NULL && is_own(c, m) && !od_expert_cache_keeps(c, m, expert))
+		add_use(c, step, id_of(c, m, expert));
+}
+
+static double uses_now(const struct od_expert_cache *c, uint32_t id)
+{
+	return exp2(worth_now(c, id) / HALF_LIFE_STEPS);
+}
+
+double od_expert_cache_gain(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
+{
+	uint32_t id, least;
+
+	if (c == NULL || !is_own(c, m))
+		return -INFINITY;
+	id = id_of(c, m, expert);
+	if (c->at[id] != 0 || c->kept_bytes + c->layer[m].expert_bytes <= c->budget_bytes)
+		return INFINITY;
+	return find_least(c, &least) ? uses_now(c, id) - uses_now(c, least) : -INFINITY;
+}
+
 void od_expert_cache_forget(struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
 	if (!od_expert_cache_keeps(c, m, expert))

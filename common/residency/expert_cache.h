@@ -36,6 +36,11 @@ struct od_expert_changes {
 bool od_expert_cache_keeps(const struct od_expert_cache *c, uint32_t m, uint32_t expert);
 /* Records a use. Steps of larger numbers than all before let the layer's time pass. */
 struct od_expert_changes od_expert_cache_use(struct od_expert_cache *c, uint64_t step, uint32_t m, uint32_t expert);
+/* Records a use of an expert that was computed elsewhere: it does not come. */
+void od_expert_cache_used_elsewhere(struct od_expert_cache *c, uint64_t step, uint32_t m, uint32_t expert);
+/* How many uses more than the expert that would leave for it this one has had, each use counted by its age; INFINITY:
+ * it is kept, or there is room; -INFINITY: it would not be kept. */
+double od_expert_cache_gain(const struct od_expert_cache *c, uint32_t m, uint32_t expert);
 /* The expert is not in memory any more, because its load failed, for example. */
 void od_expert_cache_forget(struct od_expert_cache *c, uint32_t m, uint32_t expert);
 /* Steps are numbered anew. */

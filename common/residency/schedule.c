@@ -8,6 +8,7 @@
 #include "common/residency/load_stages.h"
 #include "common/residency/step_marks.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1156,6 +1157,23 @@ void od_schedule_keeps(struct od_schedule *s, uint32_t m, const uint16_t *expert
 	pthread_mutex_lock(&s->lock);
 	for (size_t i = 0; i < n; i++)
 		keeps[i] = od_expert_cache_keeps(s->opts.cache, m, experts[i]);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void od_schedule_gains(struct od_schedule *s, uint32_t m, const uint16_t *experts, size_t n, double *gain)
+{
+	pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; i < n; i++)
+		gain[i] = expert_at(s, m, experts[i])->slot != 0 ? INFINITY :
+								   od_expert_cache_gain(s->opts.cache, m, experts[i]);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void od_schedule_used_elsewhere(struct od_schedule *s, uint64_t step, uint32_t m, const uint16_t *experts, size_t n)
+{
+	pthread_mutex_lock(&s->lock);
+	for (size_t i = 0; i < n; i++)
+		od_expert_cache_used_elsewhere(s->opts.cache, step, m, experts[i]);
 	pthread_mutex_unlock(&s->lock);
 }
 

@@ -162,6 +162,12 @@ bool od_schedule_cached(struct od_schedule *s, uint64_t *seen, uint8_t *kept);
 /* keeps [n]: whether the cache keeps each of the experts [n] of a layer. */
 void od_schedule_keeps(struct od_schedule *s, uint32_t m, const uint16_t *experts, size_t n, bool *keeps);
 
+/* For experts [n] of a layer that may be computed elsewhere. gain [n]: as od_expert_cache_gain; INFINITY: it has a
+ * slot, loaded or being loaded. */
+void od_schedule_gains(struct od_schedule *s, uint32_t m, const uint16_t *experts, size_t n, double *gain);
+/* They are computed elsewhere in this step: uses for the cache. */
+void od_schedule_used_elsewhere(struct od_schedule *s, uint64_t step, uint32_t m, const uint16_t *experts, size_t n);
+
 /* True: the cache pins every expert; fills mem [n_moe][n_experts]. They stay until the place or the budget
  * changes. */
 bool od_schedule_all_pinned(struct od_schedule *s, struct od_expert_mem *mem);

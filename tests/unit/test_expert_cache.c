@@ -295,7 +295,7 @@ static unsigned model_kept(const struct lrfu_model *mo, uint32_t id)
 	return n;
 }
 
-static void model_use(struct lrfu_model *mo, uint64_t step, uint32_t id)
+static void model_note(struct lrfu_model *mo, uint64_t step, uint32_t id)
 {
 	const uint32_t m = id / LRFU_EXPERTS;
 
@@ -303,6 +303,21 @@ static void model_use(struct lrfu_model *mo, uint64_t step, uint32_t id)
 	mo->step[m] = step;
 	mo->time[id][mo->n[id]++] = mo->now[m];
 	mo->last[id] = ++mo->n_uses;
+}
+
+/* Uses by their age, of which the one that would leave has had fewer. */
+static double model_gain(const struct lrfu_model *mo, uint32_t id)
+{
+	const uint32_t least = model_least(mo);
+
+	if (mo->kept[id] || mo->bytes + 10 <= mo->budget)
+		return INFINITY;
+	return least == LRFU_IDS ? -INFINITY : pow(2, worth(mo, id) / 32) - pow(2, worth(mo, least) / 32);
+}
+
+static void model_use(struct lrfu_model *mo, uint64_t step, uint32_t id)
+{
+	model_note(mo, step, id);
 	while (!mo->kept[id]) {
 		uint32_t least;
 		double more;
@@ -326,7 +341,7 @@ static void model_use(struct lrfu_model *mo, uint64_t step, uint32_t id)
 static void what_is_worth_most_stays(void **state)
 {
 	const struct od_share whole = { 1, 0, 1 };
-	uint64_t seed = 5, n_kept = 0, n_not = 0;
+	uint64_t seed = 5, n_kept = 0, n_not = 0, n_elsewhere = 0;
 
 	(void)state;
 	for (uint64_t budget = 0; budget <= 80; budget += 27) { /* not a multiple of an expert's */
@@ -343,6 +358,7 @@ static void what_is_worth_most_stays(void **state)
 			uint32_t id;
 			struct od_expert_changes changes;
 			bool was[LRFU_IDS];
+			double gain;
 
 			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
 			id = (uint32_t)(seed >> 33) % (1 + (uint32_t)(seed >> 50) % LRFU_IDS);
@@ -354,7 +370,15 @@ static void what_is_worth_most_stays(void **state)
 				step += 1 + (seed >> 59) % 2; /* the number does not matter */
 				all_steps++;
 			}
+			gain = od_expert_cache_gain(c, id / LRFU_EXPERTS, id % LRFU_EXPERTS);
+			assert_true(gain == model_gain(&mo, id) || fabs(gain - model_gain(&mo, id)) < 1e-6);
 			memcpy(was, mo.kept, sizeof(was));
+			if ((seed >> 40) % 4 == 0 && !mo.kept[id]) {
+				model_note(&mo, all_steps, id);
+				od_expert_cache_used_elsewhere(c, step, id / LRFU_EXPERTS, id % LRFU_EXPERTS);
+				n_elsewhere++;
+				continue;
+			}
 			model_use(&mo, all_steps, id);
 			changes = od_expert_cache_use(c, step, id / LRFU_EXPERTS, id % LRFU_EXPERTS);
 			for (uint32_t k = 0; k < LRFU_IDS; k++) {
@@ -371,7 +395,7 @@ static void what_is_worth_most_stays(void **state)
 		}
 		od_expert_cache_free(c);
 	}
-	assert_true(n_kept > 500 && n_not > 500);
+	assert_true(n_kept > 500 && n_not > 300 && n_elsewhere > 300);
 }
 
 static void sizes_count_in_bytes(void **state)
@@ -477,6 +501,35 @@ static struct od_schedule_item use(struct expert_cache_world *w, uint32_t m, uin
 		(void)!od_schedule_end_job(w->s, &job, job.kind == OD_LOAD_READ, OD_OK, NULL);
 	compute(w->s, &item);
 	return item;
+}
+
+/* An expert in a slot is used there. Uses elsewhere bring another one nearer to the kept ones. */
+static void what_is_used_elsewhere_gains(void **state)
+{
+	const uint16_t experts[] = { 0, 1, 2, 3 };
+	struct expert_cache_world w;
+	double gain[4], before;
+
+	(void)state;
+	open_world(&w, 1);
+	for (uint32_t i = 0; i < 2; i++)
+		for (int n = 0; n < 3; n++)
+			(void)use(&w, 0, i, false);
+	WANT(w.s, w.step + 1, 0, 1, 3);
+	od_schedule_gains(w.s, 0, experts, 4, gain);
+	assert_true(gain[0] == INFINITY && gain[1] == INFINITY && gain[3] == INFINITY);
+	assert_true(gain[2] > -3 && gain[2] < -2);
+	for (int n = 0; n < 4; n++) {
+		before = gain[2];
+		od_schedule_used_elsewhere(w.s, ++w.step, 0, &experts[2], 1);
+		od_schedule_gains(w.s, 0, experts, 4, gain);
+		assert_true(gain[2] > before + 0.9);
+	}
+	assert_true(gain[2] > 1);
+	assert_false(od_expert_cache_keeps(w.cache, 0, 2));
+	assert_false(use(&w, 0, 2, false).kept);
+	assert_true(od_expert_cache_keeps(w.cache, 0, 2));
+	close_world(&w);
 }
 
 /* Equal uses give equal decisions: a replay of recorded routes knows what a worker will do. */
@@ -729,6 +782,7 @@ int main(void)
 		cmocka_unit_test(what_is_worth_most_stays),
 		cmocka_unit_test(sizes_count_in_bytes),
 		cmocka_unit_test(all_in_turns),
+		cmocka_unit_test(what_is_used_elsewhere_gains),
 		cmocka_unit_test(it_decides_as_the_policy_alone_does),
 		cmocka_unit_test(prompts_leave_no_trace),
 		cmocka_unit_test(a_use_is_heard_once_and_wants_are_not),
