@@ -6,7 +6,7 @@ libodm_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_figures.c cluste
 	link_cost.c members.c members_address.c members_hosts.c members_links.c members_look.c members_news.c members_shadow.c \
 	name_lookup.c placement.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_target.c \
 	welcome_check.c wire_rows.c)
-libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c lookup_draft.c model.c \
+libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c host_experts.c host_rates.c lookup_draft.c model.c \
 	pass.c pass_size.c resident_service.c reuse.c sampling_config.c sequence.c state_plan.c tier_admission.c tier_plan.c tier_pressure.c tier_store.c tiered_service.c)
 libodm_SRCS += $(addprefix main-node/engine/prefix/,marks.c prefix_cache.c prefix_file.c prefix_folder.c \
 	prefix_store.c snapshots.c)
@@ -43,7 +43,7 @@ test_prefix_store_LDFLAGS := -Wl,--wrap=od_file_pread -Wl,--wrap=od_file_write_p
 test_name_lookup_LDFLAGS := -Wl,--wrap=getaddrinfo -Wl,--wrap=freeaddrinfo
 test_recovery_LDFLAGS := -Wl,--wrap=clock_gettime
 test_host_tier_LDFLAGS := -Wl,--wrap=od_shards_read
-test_tiered_LDFLAGS := -Wl,--wrap=od_shards_read -Wl,--wrap=od_dense_read -Wl,--wrap=od_available_ram_bytes
+test_tiered_LDFLAGS := -Wl,--wrap=od_shards_read -Wl,--wrap=od_dense_read -Wl,--wrap=od_available_ram_bytes -Wl,--wrap=odm_host_rates_choose
 # What the pack says goes through sum_pack.c; the daemons of --local are looked for beside the program.
 SUM_LDFLAGS := -Wl,--wrap=od_pack_config -Wl,--wrap=od_dense_get -Wl,--wrap=od_dense_free
 test_draft_LDFLAGS := $(SUM_LDFLAGS)

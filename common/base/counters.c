@@ -77,6 +77,8 @@ const struct od_counter_info od_counter_info[OD_N_COUNTERS] = {
 				"bytes read from storage; of a request: by its `loads`" },
 	[OD_C_HOST_BYTES] = { "host_bytes", "bytes", C, R,
 			      "bytes that a GPU's loads took from pinned host memory, not from storage" },
+	[OD_C_HOST_EXPERTS] = { "host_experts", "experts", C, R,
+				"experts in pinned host memory that CPUs beside a GPU computed, prefill included" },
 	[OD_C_LOAD_NS] = { "load_s", "ns", C, R | W, "sum over `loads`, each from begin to ready" },
 	[OD_C_DECODE_LOADS] = { "decode_loads", "loads", C, R, "`loads` of decode steps" },
 	[OD_C_BEGUN_LOADS] = { "begun_loads", "loads", C, R,

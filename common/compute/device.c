@@ -161,12 +161,24 @@ int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes,
 	return OD_OK;
 }
 
+int od_buf_new_over(struct od_buf **out, struct od_device *d, void *at, uint64_t bytes, struct od_err *err)
+{
+	struct od_buf *b = calloc(1, sizeof(*b));
+
+	*out = b;
+	if (b == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a buffer");
+	assert(d->maps);
+	*b = (struct od_buf){ .device = d, .bytes = bytes, .at = at, .borrowed = true };
+	return OD_OK;
+}
+
 void od_buf_free(struct od_buf *b)
 {
 	if (b == NULL)
 		return;
 	od_buf_drop_stage(b);
-	if (b->at != NULL) {
+	if (b->at != NULL && !b->borrowed) {
 		atomic_fetch_sub(&b->device->buffer_bytes, taken_by(b));
 		b->device->ops->buf_free(b);
 	} else {

@@ -71,6 +71,10 @@ OD_MUST_CHECK int od_buf_new_sparse(struct od_buf **out, struct od_device *d, ui
  * it. Where the device maps nothing it is host memory alone. */
 OD_MUST_CHECK int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
 				     struct od_err *err);
+/* A buffer over memory that another has, and keeps longer; d maps all its buffers. `at` is aligned as od_buf_new's and
+ * followed by as many bytes. */
+OD_MUST_CHECK int od_buf_new_over(struct od_buf **out, struct od_device *d, void *at, uint64_t bytes,
+				  struct od_err *err);
 void od_buf_free(struct od_buf *b); /* NULL ok */
 uint64_t od_buf_bytes(const struct od_buf *b);
 struct od_device *od_buf_device(const struct od_buf *b);

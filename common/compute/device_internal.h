@@ -11,6 +11,7 @@ struct od_buf {
 	uint64_t bytes;
 	char *at; /* its address on the device; the host cannot read it in general. NULL: it is on the host alone */
 	bool shared; /* the host can read this one, though the device does not map all buffers */
+	bool borrowed; /* its memory is another's */
 	bool sparse; /* the device counts its memory when it is committed or released */
 	_Atomic(char *) stage; /* [bytes], of od_host_new; NULL: none yet */
 };

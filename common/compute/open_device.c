@@ -193,3 +193,21 @@ int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned 
 	od_device_free(*d);
 	return open_cpus_instead(d, cpu, n_threads, name, err);
 }
+
+int od_device_open_beside(struct od_device **out, const struct od_device *d, enum od_profile profile, enum od_cpu cpu,
+			  unsigned n_threads, const char *name, struct od_err *err)
+{
+	const char *asked = od_device_kernel_class(d, profile), *found;
+	int rc = open_cpus_instead(out, cpu, n_threads, name, err);
+
+	if (rc != OD_OK)
+		return rc;
+	found = od_device_kernel_class(*out, profile);
+	if (strcmp(found, asked) == 0)
+		return OD_OK;
+	rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s computes as %s, %s as %s", od_device_name(*out), found,
+		     od_device_name(d), asked);
+	od_device_free(*out);
+	*out = NULL;
+	return rc;
+}

@@ -22,6 +22,10 @@ OD_MUST_CHECK int od_device_check(const char *device, struct od_err *err);
  * opened. */
 OD_MUST_CHECK int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned n_threads,
 				      const char *name, struct od_err *err);
+/* The CPUs, with kernels whose results are those of d in this profile, to the bit. OD_ERR_UNSUPPORTED: there are none,
+ * or cpu names others. */
+OD_MUST_CHECK int od_device_open_beside(struct od_device **out, const struct od_device *d, enum od_profile profile,
+					enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err);
 bool od_device_is_auto(const struct od_device *d); /* a GPU that "auto" has chosen */
 bool od_device_can_fall_back(const struct od_device *d); /* "auto" has chosen a GPU with memory of its own */
 

@@ -3,6 +3,7 @@
 #include "common/base/args.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/compute/open_device.h"
 #include "common/residency/host_tier.h"
 #include "main-node/engine/state_plan.h"
 #include "main-node/engine/tier_pressure.h"
@@ -17,6 +18,7 @@ struct odm_tier_store {
 	const struct od_config *config;
 	struct od_device *device;
 	struct od_host_tier *host; /* NULL: none */
+	struct od_device *host_cpu; /* NULL: none */
 	struct od_residency *residency;
 	struct od_schedule *schedule;
 	struct odm_tier_pressure *pressure;
@@ -42,9 +44,14 @@ struct od_schedule *odm_tier_store_schedule(const struct odm_tier_store *s)
 	return s->schedule;
 }
 
-uint64_t odm_tier_store_host_bytes(const struct odm_tier_store *s)
+const struct od_host_tier *odm_tier_store_host(const struct odm_tier_store *s)
 {
-	return od_host_tier_served_bytes(s->host);
+	return s->host;
+}
+
+struct od_device *odm_tier_store_host_cpu(const struct odm_tier_store *s)
+{
+	return od_host_tier_form(s->host) >= 0 ? s->host_cpu : NULL;
 }
 
 /* ---- All experts in memory, until it is needed ---- */
@@ -367,10 +374,16 @@ static int make_residency(struct odm_tier_store *s, uint64_t session, struct od_
  * threads have what they pin. */
 static int open_host_tier(struct odm_tier_store *s, struct od_err *err)
 {
+	const struct odm_engine_opts *o = &s->model->opts;
+	struct od_err why;
+
 	if (!od_device_has_memory(s->device) ||
 	    (odm_tier_plan_holds_all(&s->model->tiers, s->config) && !s->model->shares_memory))
 		return OD_OK;
-	return od_host_tier_new(&s->host, s->model->pack, s->device, odm_tier_plan_host_bytes(), err);
+	if (od_device_open_beside(&s->host_cpu, s->device, o->profile, (enum od_cpu)o->cpu, (unsigned)o->threads,
+				  "od-host", &why) != OD_OK)
+		od_log(OD_LOG_INFO, "experts in host memory are not computed there: %s", why.msg);
+	return od_host_tier_new(&s->host, s->model->pack, s->device, s->host_cpu, odm_tier_plan_host_bytes(), err);
 }
 
 void odm_tier_store_free(struct odm_tier_store *s)
@@ -384,6 +397,7 @@ void odm_tier_store_free(struct odm_tier_store *s)
 	odm_tier_pressure_stop(s->pressure);
 	od_residency_free(s->residency);
 	od_host_tier_free(s->host);
+	od_device_free(s->host_cpu);
 	pthread_mutex_destroy(&s->lock);
 	pthread_mutex_destroy(&s->budget_lock);
 	pthread_cond_destroy(&s->left);

@@ -11,6 +11,7 @@
 #include "common/model/forward.h"
 #include "main-node/engine/model.h"
 
+struct od_host_tier;
 struct odm_tier_store;
 
 struct odm_tier_store_opts {
@@ -28,8 +29,10 @@ OD_MUST_CHECK int odm_tier_store_new(struct odm_tier_store **out, const struct o
 void odm_tier_store_free(struct odm_tier_store *s); /* a step may be open; NULL ok */
 
 struct od_schedule *odm_tier_store_schedule(const struct odm_tier_store *s);
-/* Stored bytes that loads had from pinned host memory, ever. */
-uint64_t odm_tier_store_host_bytes(const struct odm_tier_store *s);
+/* Pinned host memory beside a card; NULL: there is none. */
+const struct od_host_tier *odm_tier_store_host(const struct odm_tier_store *s);
+/* The CPUs that can compute on experts there, with the card's bits; NULL: none can. */
+struct od_device *odm_tier_store_host_cpu(const struct odm_tier_store *s);
 
 /* From now on pages of KV cache draw on the budget, and it follows free memory. Once, after the first loads. */
 OD_MUST_CHECK int odm_tier_store_share(struct odm_tier_store *s, struct od_err *err);

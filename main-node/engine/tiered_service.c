@@ -7,6 +7,7 @@
 #include "common/compute/ops.h"
 #include "common/compute/scratch.h"
 #include "common/model/resident.h"
+#include "main-node/engine/host_experts.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/state_plan.h"
 #include "main-node/engine/tier_admission.h"
@@ -40,7 +41,8 @@ struct tiered {
 	struct od_schedule *schedule; /* the store's */
 	pthread_mutex_t lock;
 	pthread_cond_t ready; /* is_ready has become true */
-	bool is_ready; /* under the lock: an expert has been loaded, or failed to load */
+	bool is_ready; /* under the lock, as the following: an expert has been loaded, or failed to load */
+	uint64_t ready_ns; /* when the last one was */
 	uint64_t session;
 	bool given_up; /* the step under way */
 
@@ -66,7 +68,10 @@ struct tiered {
 	const struct odm_step *now; /* the step of the current layer */
 	/* The layer under way. */
 	const struct od_moe_call *call;
-	size_t n_items, n_done;
+	size_t n_items, n_done; /* the device's */
+	struct odm_host_experts *host; /* NULL: the host computes none */
+	size_t n_host; /* the host's, in item behind the device's */
+	bool host_due; /* these have not been computed yet */
 	struct od_schedule_item *item; /* [n_experts], in order of the first row that has the expert */
 	unsigned *attempts; /* [n_experts], by item */
 	bool *ordered; /* [n_experts], by item: its WANT came before the router spoke */
@@ -276,6 +281,8 @@ static unsigned needs(struct od_expert_runner *r, uint64_t number, uint32_t m)
 	odm_tier_store_leave_all(t->store);
 	if (odm_tier_store_all(t->store) != NULL)
 		return 0;
+	if (odm_host_experts_may(t->host, t->now->n_rows))
+		what |= OD_FETCH_ROWS;
 	if (!predicts(t))
 		return what;
 	what |= odm_predictor_link_needs(&t->predictor, t->now);
@@ -289,7 +296,8 @@ static void list_items(struct tiered *t)
 	const size_t n = call->n_rows * t->config->top_k;
 
 	memset(t->item_of, 0, t->config->n_experts * sizeof(*t->item_of));
-	t->n_items = t->n_done = 0;
+	t->n_items = t->n_done = t->n_host = 0;
+	t->host_due = false;
 	for (size_t i = 0; i < n; i++) {
 		const uint16_t expert = call->expert[i];
 
@@ -357,11 +365,24 @@ static void stream_next(struct tiered *t)
 /* After od_schedule_run. */
 static void learn_stream(struct tiered *t, size_t n_missing)
 {
-	struct odm_layer_choice c = { .n = t->config->n_experts, .n_chosen = t->n_items, .n_missing = n_missing };
+	struct odm_layer_choice c = { .n = t->config->n_experts,
+				      .n_chosen = t->n_items + t->n_host,
+				      .n_missing = n_missing,
+				      .n_missing_chosen = t->n_host };
 
 	for (size_t i = 0; i < t->n_items; i++)
 		c.n_missing_chosen += !t->item[i].kept;
 	odm_layer_stream_routed(&t->stream, t->config->n_moe, &c);
+}
+
+/* Some experts that the card lacks are computed where they are. */
+static void leave_to_host(struct tiered *t)
+{
+	if (!odm_host_experts_may(t->host, t->call->n_rows))
+		return;
+	t->n_host = odm_host_experts_take(t->host, t->schedule, t->call, t->item, t->n_items);
+	t->n_items -= t->n_host;
+	t->host_due = t->n_host > 0;
 }
 
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
@@ -383,6 +404,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 		odm_step_uses_routed(&t->uses, call->m, call->expert, call->n_rows, c);
 	}
 	list_items(t);
+	leave_to_host(t);
 	if (!od_device_maps(t->o.device))
 		bind_shapes(t, call->m);
 	note_ordered(t);
@@ -409,6 +431,8 @@ static void count_item(struct tiered *t, const struct od_schedule_item *item)
 	const bool decode = in_decode(t);
 	uint64_t *c = t->now->counters;
 
+	if (odm_host_experts_may(t->host, t->call->n_rows))
+		odm_host_experts_note(t->host, item);
 	c[OD_C_LOADS] += item->loaded_bytes > 0;
 	c[OD_C_LOADED_BYTES] += item->loaded_bytes;
 	c[OD_C_LOAD_NS] += item->loaded_bytes > 0 ? item->load_ns : 0;
@@ -434,7 +458,7 @@ static struct od_ref wave_choice(struct tiered *t, size_t n_wave)
 	struct od_ref at = od_buf_ref(t->choice, 0);
 	uint16_t *choice;
 
-	if (n_wave == t->n_items)
+	if (n_wave == t->n_items && t->n_host == 0)
 		return t->call->expert_at;
 	choice = (uint16_t *)od_ref_stage(at);
 	for (size_t i = 0; i < n; i++)
@@ -443,9 +467,21 @@ static struct od_ref wave_choice(struct tiered *t, size_t n_wave)
 	return at;
 }
 
+static int run_host(struct tiered *t, struct od_err *err)
+{
+	if (!t->host_due)
+		return OD_OK;
+	t->host_due = false;
+	t->now->counters[OD_C_HOST_EXPERTS] += t->n_host;
+	if (in_decode(t))
+		t->now->counters[OD_C_CACHE_USES] += t->n_host;
+	return odm_host_experts_run(t->host, t->call, err);
+}
+
 static int compute(struct tiered *t, size_t n, struct od_err *err)
 {
-	int rc;
+	struct od_err *why = err;
+	int host, rc;
 
 	for (size_t i = 0; i < n; i++) {
 		const struct od_schedule_item *item = t->wave[i];
@@ -454,15 +490,18 @@ static int compute(struct tiered *t, size_t n, struct od_err *err)
 		od_pack_bind(t->model->pack, t->call->m, item->expert, &item->mem, &t->expert[item->expert]);
 	}
 	run_experts(t, t->expert, wave_choice(t, n));
+	host = run_host(t, err); /* while the device computes */
+	if (host != OD_OK)
+		why = NULL;
 	/* The slots are free when the device has read them. */
-	rc = od_device_wait(t->o.device, OD_QUEUE_COMPUTE, od_device_ticket(t->o.device, OD_QUEUE_COMPUTE), err);
+	rc = od_device_wait(t->o.device, OD_QUEUE_COMPUTE, od_device_ticket(t->o.device, OD_QUEUE_COMPUTE), why);
 	for (size_t i = 0; i < n; i++) {
 		t->in_wave[t->wave[i]->expert] = false;
 		count_item(t, t->wave[i]);
 		od_schedule_done(t->schedule, t->wave[i]);
 		t->n_done++;
 	}
-	return rc;
+	return host != OD_OK ? host : rc;
 }
 
 /* A load that failed is tried again: bytes from a disk may be damaged once and right the next time. */
@@ -542,12 +581,16 @@ static int run_items(struct tiered *t, struct od_err *err)
 	uint64_t begin_ns = 0;
 	int rc = OD_OK;
 
-	while (rc == OD_OK && t->n_done < t->n_items) {
+	while (rc == OD_OK && (t->n_done < t->n_items || t->host_due)) {
 		bool waits;
 
 		rc = run_ready(t, &waits, err);
 		if (rc != OD_OK || !waits)
 			continue;
+		if (t->host_due) {
+			rc = run_host(t, err);
+			continue;
+		}
 		if (t->now->cancelled(t->now->arg))
 			rc = od_fail(err, OD_ERR_CANCELLED, "cancelled");
 		begin_ns = od_now_ns();
@@ -562,6 +605,18 @@ static int run_items(struct tiered *t, struct od_err *err)
 	return rc;
 }
 
+static void learn_loads(struct tiered *t)
+{
+	uint64_t ready_ns;
+
+	if (!odm_host_experts_may(t->host, t->call->n_rows))
+		return;
+	pthread_mutex_lock(&t->lock);
+	ready_ns = t->ready_ns;
+	pthread_mutex_unlock(&t->lock);
+	odm_host_experts_end(t->host, ready_ns);
+}
+
 static int collect(struct od_expert_runner *r, struct od_err *err)
 {
 	struct tiered *t = tiered_of(r);
@@ -571,10 +626,12 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 	if (odm_tier_store_all(t->store) != NULL)
 		return OD_OK;
 	rc = run_items(t, err);
+	if (rc == OD_OK)
+		learn_loads(t);
 	od_trace_end("experts", span, (int64_t)t->call->step, t->call->m, -1);
 	if (in_decode(t)) {
 		t->step_layers++;
-		t->step_experts += t->n_items;
+		t->step_experts += t->n_items + t->n_host;
 		t->now->counters[OD_C_DECODE_LAYERS]++;
 		t->now->counters[OD_C_EXPERTS_NS] += od_now_ns() - begin_ns;
 	}
@@ -584,10 +641,15 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 
 /* ---- Figures ---- */
 
+static uint64_t host_bytes(const struct tiered *t)
+{
+	return od_host_tier_served_bytes(odm_tier_store_host(t->store));
+}
+
 /* Loads that no RUN has used are in no item's figures. */
 static void count_loads(struct tiered *t, uint64_t *c)
 {
-	const uint64_t host = odm_tier_store_host_bytes(t->store);
+	const uint64_t host = host_bytes(t);
 	struct od_load_figures f;
 	uint64_t since[OD_N_COUNTERS];
 
@@ -633,6 +695,7 @@ static void free_service(struct odm_expert_service *base)
 {
 	struct tiered *t = (struct tiered *)base;
 
+	odm_host_experts_free(t->host);
 	odm_tier_store_free(t->store);
 	odm_predictor_link_close(&t->predictor);
 	odm_predictions_free(t->predictions);
@@ -739,6 +802,7 @@ static void wake(void *arg)
 
 	pthread_mutex_lock(&t->lock);
 	t->is_ready = true;
+	t->ready_ns = od_now_ns();
 	pthread_cond_signal(&t->ready);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -810,6 +874,9 @@ static int open_store(struct tiered *t, struct od_err *err)
 	t->schedule = odm_tier_store_schedule(t->store);
 	if (odm_tier_plan_holds_all(&t->model->tiers, t->config))
 		rc = load_all(t, err);
+	if (rc == OD_OK && odm_tier_store_host_cpu(t->store) != NULL)
+		rc = odm_host_experts_new(&t->host, odm_tier_store_host(t->store), odm_tier_store_host_cpu(t->store),
+					  t->model->pack, &t->o, err);
 	return rc == OD_OK ? odm_tier_store_share(t->store, err) : rc;
 }
 

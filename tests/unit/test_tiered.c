@@ -16,6 +16,7 @@
 #include "common/pack/pack_internal.h"
 #include "common/pack/write/pack_write.h"
 #include "common/residency/residency.h"
+#include "main-node/engine/host_rates.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/opened_engine.h"
 #include "tests/unit/random.h"
@@ -123,21 +124,44 @@ uint64_t __wrap_od_available_ram_bytes(void)
 	return bytes > 0 ? bytes : __real_od_available_ram_bytes();
 }
 
+/* ---- What the host computes ---- */
+
+static enum { BY_TIME, NOTHING, ALL_IT_CAN, AT_RANDOM } host_computes;
+
+size_t __real_odm_host_rates_choose(struct odm_host_rates *r, struct odm_host_candidate *c, size_t n, size_t n_loads);
+size_t __wrap_odm_host_rates_choose(struct odm_host_rates *r, struct odm_host_candidate *c, size_t n, size_t n_loads);
+size_t __wrap_odm_host_rates_choose(struct odm_host_rates *r, struct odm_host_candidate *c, size_t n, size_t n_loads)
+{
+	size_t n_host = 0;
+
+	if (host_computes == BY_TIME)
+		return __real_odm_host_rates_choose(r, c, n, n_loads);
+	for (size_t i = 0; i < n; i++) {
+		c[i].on_host =
+			host_computes == ALL_IT_CAN || (host_computes == AT_RANDOM && random_below(&seed, 2) == 0);
+		n_host += c[i].on_host;
+	}
+	return n_host;
+}
+
 /* ---- Engines ---- */
 
-static void make_pack(const char *family, char pack[128])
+static void make_coded_pack(const char *family, enum od_codec codec, char pack[128])
 {
 	char checkpoint[128];
 	struct od_err err;
 
 	snprintf(checkpoint, sizeof(checkpoint), "tests/golden/families/%s", family);
 	snprintf(pack, 128, "%s/%s", temp_dir, family);
-	const struct od_pack_job job = {
-		.checkpoint = checkpoint, .pack = pack, .codec = OD_CODEC_PLANES, .n_threads = 1
-	};
+	const struct od_pack_job job = { .checkpoint = checkpoint, .pack = pack, .codec = codec, .n_threads = 1 };
 
 	if (access(pack, F_OK) != 0 && od_pack_write(&job, &err) != OD_OK)
 		fail_msg("%s", err.msg);
+}
+
+static void make_pack(const char *family, char pack[128])
+{
+	make_coded_pack(family, OD_CODEC_PLANES, pack);
 }
 
 static struct odm_main_opts options(const char *pack, enum odm_mode mode)
@@ -265,20 +289,44 @@ static void texts_are_those_of_all_experts(void **state)
 
 /* ---- A card ---- */
 
-static void run_resident_on_card(struct tiered_text *t, const char *pack)
+/* The first n texts; they become short, because the emulated GPU is slow. */
+static void run_on_card(struct tiered_text *t, size_t n, const char *pack, enum od_profile profile)
 {
 	struct odm_main_opts o = options(pack, ODM_RESIDENT);
 	struct odm_engine *e;
 	struct od_err err;
 
 	o.engine.device = "cuda";
+	o.engine.profile = profile;
 	e = open_engine(&o);
-	/* A short text: the emulated GPU is slow. */
-	t->req.max_tokens = 6;
-	t->req.n_prompt = 1 + t->req.n_prompt % 8;
-	if (odm_generate(e, &t->req, &t->alone, &err) != OD_OK)
-		fail_msg("%s", err.msg);
+	for (size_t i = 0; i < n; i++) {
+		t[i].req.max_tokens = 6;
+		t[i].req.n_prompt = 1 + t[i].req.n_prompt % 8;
+		if (odm_generate(e, &t[i].req, &t[i].alone, &err) != OD_OK)
+			fail_msg("%s", err.msg);
+	}
 	opened_engine_close(e);
+}
+
+/* The first n texts at once, as they are alone. Returns how many of their experts the host computed. */
+static uint64_t run_some(struct tiered_text *t, size_t n, struct odm_engine *e)
+{
+	uint64_t n_host = 0;
+	struct od_err err;
+
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal(odm_engine_submit(e, &t[i].req, &t[i].sequence, &err), OD_OK);
+	while (odm_engine_work(e))
+		;
+	for (size_t i = 0; i < n; i++) {
+		if (odm_sequence_take(t[i].sequence, &t[i].r, &err) != OD_OK)
+			fail_msg("text %zu: %s", i, err.msg);
+		assert_int_equal(t[i].r.n_tokens, t[i].alone.n_tokens);
+		assert_memory_equal(t[i].r.tokens, t[i].alone.tokens, t[i].r.n_tokens * sizeof(*t[i].r.tokens));
+		n_host += t[i].r.figures.c[OD_C_HOST_EXPERTS];
+		odm_result_fini(&t[i].r);
+	}
+	return n_host;
 }
 
 static uint64_t host_bytes_of(struct odm_engine *e, const struct tiered_text *t)
@@ -297,21 +345,38 @@ static uint64_t host_bytes_of(struct odm_engine *e, const struct tiered_text *t)
 	return bytes;
 }
 
+/* The emulated GPU's plugin, until end_card. Returns what the environment had. */
+static char *begin_card(void)
+{
+	const char *b = getenv("B"), *given = getenv("OD_CUDA_PLUGIN");
+	char plugin[512], *before = given != NULL ? strdup(given) : NULL;
+
+	snprintf(plugin, sizeof(plugin), "%s/lib/libod_gpu_host.so", b != NULL ? b : "build");
+	setenv("OD_CUDA_PLUGIN", plugin, 1);
+	return before;
+}
+
+static void end_card(char *before)
+{
+	unsetenv("OD_CUDA_PLUGIN");
+	if (before != NULL) /* the other tests' */
+		setenv("OD_CUDA_PLUGIN", before, 1);
+	free(before);
+}
+
 /* Host memory beside the emulated GPU has all experts as they are stored, or a part of them, or may not be pinned: the
  * texts are the same, and with all of them nothing is read from the file twice. */
 static void stored_experts_in_host_memory(void **state)
 {
 	enum { ALL, PART, REFUSED, N_HOWS };
 	static struct tiered_text t[N];
-	const char *b = getenv("B"), *given = getenv("OD_CUDA_PLUGIN");
-	char pack[128], plugin[512], *before = given != NULL ? strdup(given) : NULL;
+	char pack[128], *before = begin_card();
 
 	(void)state;
-	snprintf(plugin, sizeof(plugin), "%s/lib/libod_gpu_host.so", b != NULL ? b : "build");
-	setenv("OD_CUDA_PLUGIN", plugin, 1);
+	host_computes = NOTHING;
 	make_pack("qwen3_moe_plain", pack);
 	make_texts(t);
-	run_resident_on_card(t, pack);
+	run_on_card(t, 1, pack, OD_PROFILE_F32);
 	for (int how = 0; how < 2 * N_HOWS; how++) {
 		struct odm_main_opts o = options(pack, ODM_TIERED);
 		const int memory = how / 2;
@@ -337,10 +402,54 @@ static void stored_experts_in_host_memory(void **state)
 		opened_engine_close(e);
 	}
 	free_texts(t);
-	unsetenv("OD_CUDA_PLUGIN");
-	if (before != NULL) /* the other tests' */
-		setenv("OD_CUDA_PLUGIN", before, 1);
-	free(before);
+	host_computes = BY_TIME;
+	end_card(before);
+}
+
+/* Experts that the card lacks are computed in host memory, with its bits: all, some, or as times decide, in every form
+ * and alone or not, with the first loads failing now and then. */
+static void experts_in_host_memory_are_computed_there(void **state)
+{
+	static const struct {
+		const char *family;
+		enum od_codec codec;
+		enum od_form form;
+		enum od_profile profile;
+	} of[] = { { "qwen3_moe_plain", OD_CODEC_PLANES, OD_FORM_PLAIN, OD_PROFILE_F32 },
+		   { "qwen3_moe_plain", OD_CODEC_PLANES, OD_FORM_PLANES, OD_PROFILE_BF16 },
+		   { "gpt_oss_bf16", OD_CODEC_PLANES, OD_FORM_PLAIN, OD_PROFILE_F32 },
+		   { "gpt_oss_mxfp4", OD_CODEC_RAW, OD_FORM_PLAIN, OD_PROFILE_BF16 } };
+	static struct tiered_text t[N];
+	char *before = begin_card();
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++) {
+		char pack[128];
+
+		make_coded_pack(of[i].family, of[i].codec, pack);
+		make_texts(t);
+		run_on_card(t, 2, pack, of[i].profile);
+		for (host_computes = BY_TIME; host_computes <= AT_RANDOM; host_computes++) {
+			struct odm_main_opts o = options(pack, ODM_TIERED);
+			struct odm_engine *e;
+			uint64_t n = 0;
+
+			o.engine.device = "cuda";
+			o.engine.form = (int)of[i].form;
+			o.engine.profile = of[i].profile;
+			o.engine.expert_bytes = host_computes == AT_RANDOM ? 60000 : 1;
+			e = open_engine(&o);
+			trouble.sometimes = true;
+			run_some(t, 2, e);
+			end_trouble();
+			n = run_some(t, 2, e);
+			assert_true(host_computes == BY_TIME || (n > 0) == (host_computes != NOTHING));
+			opened_engine_close(e);
+		}
+		free_texts(t);
+	}
+	host_computes = BY_TIME;
+	end_card(before);
 }
 
 /* ---- Memory that moves ---- */
@@ -593,6 +702,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(stored_experts_in_host_memory),
+		cmocka_unit_test(experts_in_host_memory_are_computed_there),
 		cmocka_unit_test(texts_are_those_of_all_experts),
 		cmocka_unit_test(memory_moves),
 		cmocka_unit_test(another_program_takes_the_cards_memory),

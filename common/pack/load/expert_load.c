@@ -508,22 +508,75 @@ static int put_rows(struct od_inflater *inf, const struct good_shard *g, const s
 	return OD_OK;
 }
 
+bool od_expert_is_raw(const struct od_pack *p, uint32_t m, uint32_t expert)
+{
+	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
+
+	for (uint32_t i = 0; i < e->x.n_shards; i++) {
+		const struct od_shard *s = &e->x.shard[i];
+
+		if (od_codec_sm_bytes(od_entry_coding(e, s->mat)) != 0 || s->e.codec != OD_CODEC_RAW)
+			return false;
+	}
+	return true;
+}
+
+void od_shards_put_raw(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		       const struct od_expert_mem *mem, const struct od_shard_bytes *b)
+{
+	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct od_shard *s = &e->x.shard[first + i];
+		const struct od_mat_type *type = &e->type[s->mat];
+		const struct expert_target to = rows_at(p, e, s, mem);
+		const uint64_t each = od_mat_row_bytes(type, to.n_in);
+		const uint8_t *rows = od_ref_stage(b[i].e);
+		uint8_t *memory = od_ref_stage(to.memory);
+
+		memcpy(memory + to.row * each, rows, s->n_rows * each);
+		od_mat_put_scales(type, to.n_rows, to.n_in, memory, to.row, s->row_begin, s->n_rows,
+				  rows + s->n_rows * each);
+	}
+}
+
+void od_shards_at(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		  const struct od_expert_mem *mem, struct od_shard_bytes *b)
+{
+	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct expert_target to = rows_at(p, e, &e->x.shard[first + i], mem);
+
+		b[i] = (struct od_shard_bytes){ .sm = to.sm, .e = to.e, .plain = to.memory, .checked = true };
+	}
+}
+
+/* Rows [row, row + n) of a matrix that the host has, and what scales they have, to rows of the device's. */
+static void send_plain(struct od_inflater *inf, const struct od_mat_type *type, const struct od_mat *from, uint64_t row,
+		       const struct expert_target *to, uint64_t n)
+{
+	const uint64_t each = od_mat_row_bytes(type, to->n_in), scales = od_mat_scale_row_bytes(type, to->n_in);
+	struct od_device *d = inf->device;
+	struct od_weight w;
+
+	od_weight_bind(&w, type, to->n_rows, to->n_in, to->memory);
+	od_device_put(d, OD_QUEUE_LOADS, weights_at(to, type), (const char *)from->data + row * each, n * each);
+	if (scales > 0)
+		od_device_put(d, OD_QUEUE_LOADS, od_ref_at(w.scales.at, to->row * scales),
+			      (const char *)from->scales.at + row * scales, n * scales);
+	if (w.scales.divisor.buf != NULL && to->row == 0) /* as od_mat_put_scales */
+		od_device_put(d, OD_QUEUE_LOADS, w.scales.divisor, from->scales.divisor, od_mat_divisor_bytes(type));
+}
+
 /* inf->rows, a matrix of their number, to the device. */
 static void send_rows(struct od_inflater *inf, const struct good_shard *g, const struct expert_target *to)
 {
-	const uint64_t scales = od_mat_scale_row_bytes(g->type, to->n_in), n = g->s->n_rows;
-	struct od_device *d = inf->device;
-	struct od_weight w;
 	struct od_mat made;
 
-	od_weight_bind(&w, g->type, to->n_rows, to->n_in, to->memory);
-	od_mat_bind(&made, g->type, n, to->n_in, inf->rows);
+	od_mat_bind(&made, g->type, g->s->n_rows, to->n_in, inf->rows);
 	inf->lent = true;
-	od_device_put(d, OD_QUEUE_LOADS, weights_at(to, g->type), made.data, n * od_mat_row_bytes(g->type, to->n_in));
-	if (scales > 0)
-		od_device_put(d, OD_QUEUE_LOADS, od_ref_at(w.scales.at, to->row * scales), made.scales.at, n * scales);
-	if (w.scales.divisor.buf != NULL && to->row == 0) /* as od_mat_put_scales */
-		od_device_put(d, OD_QUEUE_LOADS, w.scales.divisor, made.scales.divisor, od_mat_divisor_bytes(g->type));
+	send_plain(inf, g->type, &made, 0, to, g->s->n_rows);
 }
 
 /* Types that the device does not put together. */
@@ -596,6 +649,19 @@ int od_shards_check(const struct od_pack *p, uint32_t m, uint32_t expert, uint32
 	return rc;
 }
 
+/* From memory on the host that has the expert already. */
+static void copy_plain(struct od_inflater *inf, const struct expert_chunk *where, const struct od_shard_bytes *b,
+		       const struct expert_target *to)
+{
+	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
+	const struct od_shard *s = &x->x.shard[where->shard];
+	const struct od_mat_type *type = &x->type[s->mat];
+	struct od_mat whole;
+
+	od_mat_bind(&whole, type, to->n_rows, to->n_in, od_ref_stage(b->plain));
+	send_plain(inf, type, &whole, s->row_begin, to, s->n_rows);
+}
+
 /* Checks a shard if it has not been, then queues the work that puts it together. */
 static int finish_shard(struct od_inflater *inf, const struct expert_chunk *where, const struct od_shard_bytes *b,
 			const struct od_shard_bytes *place, const struct expert_target *to, struct od_err *err)
@@ -649,7 +715,10 @@ int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uin
 		const struct expert_chunk at = { m, expert, first + i, NULL };
 		const struct expert_target to = rows_at(inf->pack, e, &e->x.shard[first + i], mem);
 
-		rc = finish_shard(inf, &at, &b[i], is_apart ? &staged[i] : &b[i], &to, err);
+		if (b[i].plain.buf != NULL)
+			copy_plain(inf, &at, &b[i], &to);
+		else
+			rc = finish_shard(inf, &at, &b[i], is_apart ? &staged[i] : &b[i], &to, err);
 	}
 	return end_finish(inf, rc, err);
 }

@@ -38,9 +38,12 @@ void od_inflaters_free(struct od_inflater **inf, unsigned n); /* NULL ok */
 /* Memory of one inflater, host and device together. */
 uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form);
 
-/* A shard as stored, each chunk followed by OD_PAD_BYTES readable bytes. */
+/* A shard as stored, each chunk followed by OD_PAD_BYTES readable bytes; in host memory (od_ref_stage). */
 struct od_shard_bytes {
-	struct od_ref sm, e; /* in host memory (od_ref_stage) */
+	struct od_ref sm, e;
+	/* The matrix or bias with plain weights that has the shard's rows (od_shards_at): they are only copied.
+	 * Nowhere: the shard is as stored. */
+	struct od_ref plain;
 	bool checked; /* they have been found good */
 };
 
@@ -63,6 +66,15 @@ OD_MUST_CHECK int od_shards_check(const struct od_pack *p, uint32_t m, uint32_t 
  * device's memory is not the host's. Returns how many bytes they take, with the readable ones behind them. */
 uint64_t od_slice_layout(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 			 struct od_ref at, struct od_shard_bytes *b);
+/* True: an expert's chunks are rows of weights, and scales behind them, without a code. */
+bool od_expert_is_raw(const struct od_pack *p, uint32_t m, uint32_t expert);
+/* The shards of such an expert, read to b and checked, to an expert's memory for plain weights, which the host can
+ * write. */
+void od_shards_put_raw(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		       const struct od_expert_mem *mem, const struct od_shard_bytes *b);
+/* Where shards lie in memory that holds their expert, as stored or plain, and good. */
+void od_shards_at(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		  const struct od_expert_mem *mem, struct od_shard_bytes *b);
 /* Checks the shards read to b[i] and, if mem has a buffer for plain weights, merges them there. staging: as for
  * reading, also if b[i] are elsewhere. Returns when the device is done, usually after one wait for all shards.
  * OD_ERR_CORRUPT (checksum or length) names file, expert and offset; the expert's memory is then undefined. */

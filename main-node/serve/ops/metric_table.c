@@ -66,6 +66,8 @@ const struct odm_metric odm_metric_table[] = {
 	{ "od_main_cache_uses_total", NULL, "Experts that workers with a cache ran in decode steps.", OD_C_CACHE_USES,
 	  M },
 	{ "od_main_cache_hits_total", NULL, "Experts that a cache had kept when they were used.", OD_C_CACHE_HITS, M },
+	{ "od_main_host_experts_total", NULL, "Experts in host memory that CPUs beside a GPU computed.",
+	  OD_C_HOST_EXPERTS, M },
 	{ "od_main_decode_loads_total", NULL, "Expert loads that decode steps used.", OD_C_DECODE_LOADS, M },
 	{ "od_main_runs_total", NULL, "RUNs sent to workers.", OD_C_WORKER_RUNS, M },
 	{ "od_main_run_rows_total", NULL, "Rows sent to workers in RUNs.", OD_C_WORKER_ROWS, M },
