@@ -42,13 +42,6 @@ struct od_host_tier {
 
 /* ---- Places ---- */
 
-static uint32_t shards_of(const struct od_host_tier *t, uint32_t slice, uint32_t n_shards)
-{
-	const uint32_t left = n_shards - slice * t->slice_shards;
-
-	return left < t->slice_shards ? left : t->slice_shards;
-}
-
 /* Bytes of an expert's first n slices, one behind the other. */
 static uint64_t slices_bytes(const struct od_host_tier *t, uint32_t m, uint32_t expert, uint32_t n)
 {
@@ -57,8 +50,8 @@ static uint64_t slices_bytes(const struct od_host_tier *t, uint32_t m, uint32_t 
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		bytes += od_slice_layout(t->pack, m, expert, i * t->slice_shards, shards_of(t, i, n_shards),
-					 (struct od_ref){ 0 }, b);
+		bytes += od_slice_layout(t->pack, m, expert, i * t->slice_shards,
+					 od_shards_in_slice(i, t->slice_shards, n_shards), (struct od_ref){ 0 }, b);
 	return bytes;
 }
 

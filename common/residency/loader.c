@@ -43,6 +43,13 @@ uint32_t od_slices(const struct od_device *d, uint32_t n_shards)
 	return (n_shards + od_slice_shards(d, n_shards) - 1) / od_slice_shards(d, n_shards);
 }
 
+uint32_t od_shards_in_slice(uint32_t slice, uint32_t slice_shards, uint32_t n_shards)
+{
+	const uint32_t left = n_shards - slice * slice_shards;
+
+	return left < slice_shards ? left : slice_shards;
+}
+
 unsigned od_loader_stages(unsigned n_readers, unsigned n_inflaters)
 {
 	return n_readers + 2 * n_inflaters;
@@ -95,10 +102,10 @@ static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first
 }
 
 /* Shards [first, first + n) are the slice. */
-static uint32_t shards_of(const struct od_loaders *l, const struct od_load_job *job, uint32_t *first)
+static uint32_t shards_of_job(const struct od_loaders *l, const struct od_load_job *job, uint32_t *first)
 {
 	*first = job->slice * l->slice_shards;
-	return l->n_shards - *first < l->slice_shards ? l->n_shards - *first : l->slice_shards;
+	return od_shards_in_slice(job->slice, l->slice_shards, l->n_shards);
 }
 
 static struct od_ref stage_at(const struct od_loaders *l, unsigned i)
@@ -126,7 +133,7 @@ static void *read_slices(void *arg)
 		const struct od_shard *s = od_pack_expert(l->o.pack, job.m, job.expert)->shard;
 		uint64_t begin_ns = od_now_ns(), bytes = 0;
 		struct od_err err = { 0 };
-		uint32_t first, n = shards_of(l, &job, &first);
+		uint32_t first, n = shards_of_job(l, &job, &first);
 		int rc;
 
 		l->begin_ns[job.stage] = begin_ns;
@@ -149,7 +156,7 @@ static int finish_slice(struct inflating *own, const struct od_load_job *job, st
 {
 	struct od_loaders *l = own->all;
 	uint64_t begin_ns = od_now_ns();
-	uint32_t first, n = shards_of(l, job, &first);
+	uint32_t first, n = shards_of_job(l, job, &first);
 	const int rc = od_inflater_finish(own->inflater, job->m, job->expert, first, n, &job->mem,
 					  stage_at(l, job->stage), l->bytes[job->stage], err);
 

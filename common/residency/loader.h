@@ -45,6 +45,8 @@ struct od_loader_opts {
  * host's has larger ones: it merges the rows of a slice and a matrix at once, while the next slice is copied. */
 uint32_t od_slice_shards(const struct od_device *d, uint32_t n_shards);
 uint32_t od_slices(const struct od_device *d, uint32_t n_shards);
+/* Shards of a slice of an expert with n_shards, where a slice has at most slice_shards. */
+uint32_t od_shards_in_slice(uint32_t slice, uint32_t slice_shards, uint32_t n_shards);
 /* The number of stages: one per thread, and one waiting per inflater. */
 unsigned od_loader_stages(unsigned n_readers, unsigned n_inflaters);
 /* Memory of threads and stages, without the slots. OD_ERR_RANGE: too many threads. */
