@@ -8,7 +8,8 @@
  * OD_GPU_GRANULE_BYTES, that of memory that is committed (a page, or 4096; 0: none can be);
  * OD_GPU_SM, its multiprocessors (2); OD_GPU_BANDWIDTH, the bytes a second that it says its memory gives;
  * OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a fault;
- * OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file
+ * OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_MAP_FAILS_AT=N: the
+ * N-th commit has an error, but not for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file
  * that the names of all kernels that are launched are appended to; OD_GPU_ORDER, OD_GPU_HOST_UNIFIED and
  * OD_GPU_PINNED_BYTES (gpu_open). */
 #include "common/base/mem.h"
@@ -45,6 +46,7 @@ struct gpu {
 	uint64_t refuse_at; /* 0: never */
 	atomic_bool lost;
 	uint64_t *used, pinned; /* under memory_lock */
+	uint64_t n_commits, map_fails_at; /* under memory_lock; 0: never */
 	struct reservation *reservations; /* under memory_lock */
 	uint64_t total, page_bytes, granule_bytes, most_pinned;
 	bool unified;
@@ -71,7 +73,7 @@ struct memory { /* in front of it */
 	size_t all;
 };
 
-enum { ERROR_NONE, ERROR_MEMORY, ERROR_LAUNCH, ERROR_LOST };
+enum { ERROR_NONE, ERROR_MEMORY, ERROR_LAUNCH, ERROR_MAP, ERROR_LOST };
 
 const char *gpu_error(int error)
 {
@@ -79,8 +81,14 @@ const char *gpu_error(int error)
 	case ERROR_NONE: return "no error";
 	case ERROR_MEMORY: return "out of memory";
 	case ERROR_LAUNCH: return "a kernel cannot be launched like this";
+	case ERROR_MAP: return "an address cannot be mapped";
 	default: return "a kernel has faulted, and the GPU is lost";
 	}
+}
+
+bool gpu_lacks_memory(int error)
+{
+	return error == ERROR_MEMORY;
 }
 
 static uint64_t number_of(const char *variable, uint64_t otherwise)
@@ -123,6 +131,7 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 	g->bandwidth = number_of("OD_GPU_BANDWIDTH", BANDWIDTH);
 	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
 	g->refuse_at = number_of("OD_GPU_REFUSE_AT", 0);
+	g->map_fails_at = number_of("OD_GPU_MAP_FAILS_AT", 0);
 	g->most_pinned = number_of("OD_GPU_PINNED_BYTES", TOTAL_BYTES);
 	g->blocks = gpu_blocks_new(number_of("OD_GPU_SEED", 1));
 	rc = g->blocks == NULL ? od_fail(err, OD_ERR_NOMEM, "emulated GPU") :
@@ -282,6 +291,8 @@ int gpu_commit(struct gpu *g, void *at, uint64_t bytes)
 	has = granules_of(g, at, bytes, false);
 	if (atomic_load(&g->lost)) {
 		error = ERROR_LOST;
+	} else if (++g->n_commits == g->map_fails_at) {
+		error = ERROR_MAP;
 	} else if (*g->used <= g->total && bytes <= g->total - *g->used &&
 		   map_at(at, bytes, PROT_READ | PROT_WRITE) == at) {
 		memset(at, ANYTHING, bytes);

@@ -185,6 +185,30 @@ static void memory_that_another_program_has(void **state)
 	od_device_free(d);
 }
 
+/* Nothing that gives way would help. */
+static void memory_that_cannot_be_mapped(void **state)
+{
+	struct od_device *d;
+	struct od_buf *b;
+	struct od_err err = { 0 };
+
+	(void)state;
+	setenv("OD_GPU_MAP_FAILS_AT", "2", 1);
+	d = open_granular();
+	unsetenv("OD_GPU_MAP_FAILS_AT");
+	must(od_buf_new_sparse(&b, d, 100 * MIB, "a test", &err), &err);
+	must(od_ref_commit(od_buf_ref(b, 0), 2 * MIB, "x", &err), &err);
+	fill(d, b, 0, 2 * MIB, 9);
+	assert_int_equal(od_ref_commit(od_buf_ref(b, 0), 4 * MIB, "keys", &err), OD_ERR_IO);
+	assert_says(&err, "cuda:0 emulated GPU: memory for keys: an address cannot be mapped");
+	assert_int_equal(od_device_failed(d, &err), OD_OK);
+	must(od_ref_commit(od_buf_ref(b, 0), 4 * MIB, "keys", &err), &err);
+	assert_int_equal(byte_of(d, b, 2 * MIB - 1), 9);
+	fill(d, b, 2 * MIB, 2 * MIB, 10);
+	od_buf_free(b);
+	od_device_free(d);
+}
+
 /* Models are planned by the memory that they go to, of all cards; a GPU that has none of its own has the host's. */
 static void what_is_free(void **state)
 {
@@ -601,6 +625,7 @@ int main(void)
 		cmocka_unit_test(only_whole_granules_are_lent),
 		cmocka_unit_test(committed_memory_is_there),
 		cmocka_unit_test(memory_that_another_program_has),
+		cmocka_unit_test(memory_that_cannot_be_mapped),
 		cmocka_unit_test(what_is_free),
 		cmocka_unit_test(no_room_to_begin),
 		cmocka_unit_test(no_room_for_a_table),

@@ -211,14 +211,19 @@ static int commit(struct od_ref from, uint64_t n, const char *what, struct od_er
 	struct sparse_buf *s = (struct sparse_buf *)from.buf;
 	struct od_device *d = from.buf->device;
 	uint64_t end;
+	int error;
 
 	if (!from.buf->sparse)
 		return OD_OK;
 	end = od_round_up(from.at + n, d->granule_bytes) / d->granule_bytes;
 	assert(end <= s->n_granules);
-	if (change_all(s, from.at / d->granule_bytes, end, true) == 0)
+	error = change_all(s, from.at / d->granule_bytes, end, true);
+	if (error == 0)
 		return OD_OK;
-	return no_memory(d, n, what, err);
+	/* At OD_ERR_NOMEM callers make others give memory back, which helps against no other error. */
+	if (gpu_lacks_memory(error))
+		return no_memory(d, n, what, err);
+	return od_fail(err, OD_ERR_IO, "%s: memory for %s: %s", d->name, what, gpu_error(error));
 }
 
 static void release(struct od_ref from, uint64_t n)

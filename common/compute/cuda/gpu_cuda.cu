@@ -58,6 +58,11 @@ extern "C" const char *gpu_error(int error)
 	return cudaGetErrorString((cudaError_t)error);
 }
 
+extern "C" bool gpu_lacks_memory(int error)
+{
+	return error == cudaErrorMemoryAllocation; /* the driver's CUDA_ERROR_OUT_OF_MEMORY has the same number */
+}
+
 static int use(const struct gpu *g)
 {
 	return cudaSetDevice(g->index);

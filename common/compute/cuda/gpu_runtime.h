@@ -61,6 +61,7 @@ OD_MUST_CHECK int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 void gpu_close(struct gpu *g); /* NULL ok */
 void gpu_look(struct gpu *g, struct gpu_about *about);
 const char *gpu_error(int error);
+bool gpu_lacks_memory(int error); /* the GPU has too little memory; nothing else is wrong */
 
 /* Memory of the GPU, zeros, aligned to 256 bytes; NULL: there is too little. */
 void *gpu_alloc(struct gpu *g, uint64_t bytes);
