@@ -218,10 +218,12 @@ static void keep_limit(struct od_expert_bufs *b)
 			;
 }
 
-void od_expert_bufs_fill(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem)
+struct od_buf_sizes od_expert_bufs_fill(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem)
 {
+	struct od_buf_sizes had = { { 0 } };
+
 	if (b == NULL)
-		return;
+		return had;
 	pthread_mutex_lock(&b->lock);
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
 		struct buf_kind *k = &b->kind[i];
@@ -237,26 +239,57 @@ void od_expert_bufs_fill(struct od_expert_bufs *b, uint32_t m, struct od_expert_
 			od_ref_release(od_ref_at(spare.at, memory), k->stride - memory);
 		b->taken_bytes += memory - spare.memory;
 		mem->at[i] = spare.at;
+		had.bytes[i] = spare.memory < memory ? spare.memory : memory;
 	}
 	keep_limit(b);
 	pthread_mutex_unlock(&b->lock);
+	return had;
 }
 
-void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem)
+/* Behind all others, or, without memory, before those that have some. */
+static void add_spare(struct buf_kind *k, struct spare spare)
+{
+	size_t at = spare.memory > 0 ? k->n_free : 0;
+
+	while (at < k->n_free && k->free[at].memory == 0)
+		at++;
+	memmove(&k->free[at + 1], &k->free[at], (k->n_free++ - at) * sizeof(*k->free));
+	k->free[at] = spare;
+}
+
+/* had NULL: all of their memory. */
+static void take_back(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem, const struct od_buf_sizes *had)
 {
 	if (b == NULL)
 		return;
 	pthread_mutex_lock(&b->lock);
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
 		struct buf_kind *k = &b->kind[i];
+		uint64_t memory = k->layer_memory[m % b->n_layers];
 
 		if (mem->at[i].buf == NULL)
 			continue;
-		k->free[k->n_free++] = (struct spare){ mem->at[i], k->layer_memory[m % b->n_layers] };
+		if (b->lends && had != NULL && had->bytes[i] < memory) {
+			od_ref_release(od_ref_at(mem->at[i], had->bytes[i]), k->stride - had->bytes[i]);
+			b->taken_bytes -= memory - had->bytes[i];
+			memory = had->bytes[i];
+		}
+		add_spare(k, (struct spare){ mem->at[i], memory });
 		mem->at[i] = (struct od_ref){ 0 };
 	}
 	keep_limit(b); /* it may have been lowered since */
 	pthread_mutex_unlock(&b->lock);
+}
+
+void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem)
+{
+	take_back(b, m, mem, NULL);
+}
+
+void od_expert_bufs_put_unused(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem,
+			       const struct od_buf_sizes *had)
+{
+	take_back(b, m, mem, had);
 }
 
 void od_expert_bufs_set_limit(struct od_expert_bufs *b, uint64_t limit_bytes)

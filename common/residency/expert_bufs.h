@@ -6,7 +6,7 @@
  * size; else it gives memory back, or others that are not in use do, so that the limit is kept. Where memory is not
  * lent (od_expert_bufs_lend) every buffer counts as the largest. Where it must be committed, whoever loads an expert
  * does so (od_expert_mem_commit), because that may fail and takes time; a buffer that is in use counts as if it had
- * been.
+ * been. One that comes back without (od_expert_bufs_put_unused) counts no longer.
  *
  * Taking and returning a buffer is fast, but for one that gives memory back: a system call.
  * Thread: any (a monitor; it never waits under its lock). Owner: a buffer belongs to the expert memory that has it. */
@@ -42,10 +42,14 @@ uint64_t od_expert_bufs_memory(const struct od_device *d, unsigned slot, const u
 			       const uint64_t used[OD_N_EXPERT_BUFS]);
 
 /* Gives mem, for an expert of layer m, the buffers of a slot. Enough are free, and those in use, these included, need
- * no more than the limit. Does nothing if b is NULL, as does od_expert_bufs_put. */
-void od_expert_bufs_fill(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem);
+ * no more than the limit. Returns what of its memory each has already. Does nothing if b is NULL, as do the next
+ * two. */
+struct od_buf_sizes od_expert_bufs_fill(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem);
 /* Takes them back from mem, which has them for layer m. */
 void od_expert_bufs_put(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem);
+/* As od_expert_bufs_put, where they were not committed, or not as a whole: they keep what they had. */
+void od_expert_bufs_put_unused(struct od_expert_bufs *b, uint32_t m, struct od_expert_mem *mem,
+			       const struct od_buf_sizes *had);
 
 /* Another limit (limit_bytes): buffers that are not in use give their memory back until it is kept. Those in use keep
  * theirs. */

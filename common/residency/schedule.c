@@ -48,6 +48,8 @@ struct slot {
 	enum od_slot_state state;
 	uint32_t m, expert;
 	struct od_expert_mem mem;
+	struct od_buf_sizes had; /* memory that its buffers had when it got them */
+	bool committed; /* they have all that its expert takes */
 	bool pinned; /* resident, and the cache wants it to stay */
 	bool prompt; /* loaded for one */
 	uint32_t next_slice, n_finished;
@@ -205,7 +207,10 @@ static void free_slot(struct od_schedule *s, struct slot *slot)
 		s->draining = minus(s->draining, one_of(s, slot->m));
 	if (expert_in(s, slot)->slot == 0) /* else it is being loaded elsewhere by now */
 		od_expert_cache_forget(s->opts.cache, slot->m, slot->expert);
-	od_expert_bufs_put(s->opts.bufs, slot->m, &slot->mem);
+	if (slot->committed)
+		od_expert_bufs_put(s->opts.bufs, slot->m, &slot->mem);
+	else
+		od_expert_bufs_put_unused(s->opts.bufs, slot->m, &slot->mem, &slot->had);
 	make_idle(s, slot);
 	*slot = (struct slot){ .state = OD_SLOT_FREE };
 	TAILQ_INSERT_HEAD(&s->free_slots, slot, link);
@@ -445,7 +450,7 @@ static void begin_load(struct od_schedule *s, struct schedule_entry *e)
 	make_busy(s, slot);
 	slot->expert = e->expert;
 	slot->prompt = e->prompt;
-	od_expert_bufs_fill(s->opts.bufs, slot->m, &slot->mem);
+	slot->had = od_expert_bufs_fill(s->opts.bufs, slot->m, &slot->mem);
 	expert_of(s, e)->slot = (uint32_t)number_of(s, slot) + 1;
 	pthread_cond_broadcast(&s->to_read);
 }
@@ -1036,6 +1041,7 @@ bool od_schedule_end_job(struct od_schedule *s, const struct od_load_job *job, u
 	s->figures.c[OD_C_LOADED_BYTES] += read_bytes;
 	count_job(s, job);
 	leave_stage(s, job, slot->state == OD_SLOT_LOADING && code == OD_OK);
+	slot->committed = slot->committed || code == OD_OK; /* before a slice is read */
 	if (slot->state == OD_SLOT_LOADING) {
 		slot->loaded_bytes += read_bytes;
 		if (code != OD_OK)

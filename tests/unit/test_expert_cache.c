@@ -200,6 +200,63 @@ static void spare_memory_is_given_back(void **state)
 	od_expert_bufs_free(b);
 }
 
+/* A load that ends before its expert has memory, because it is cancelled or the device has too little, counts no more
+ * than what its buffer had, and leaves no more there. */
+static void loads_without_memory_do_not_count(void **state)
+{
+	const struct od_expert_bufs_opts o = {
+		.device = device, .slot = OD_SET_PLAIN, .n = 2, .bytes = { 0, 0, LARGE }, .limit_bytes = 10 * LARGE
+	};
+	const uint64_t each = od_expert_bufs_memory(device, OD_SET_PLAIN, o.bytes, o.bytes),
+		       before = atomic_load(&device->buffer_bytes);
+	struct od_err err = { OD_ERR_NOMEM, "too little memory" };
+	struct od_schedule_item item;
+	struct od_expert_bufs *b;
+	struct od_schedule *s;
+	struct od_load_job job;
+
+	(void)state;
+	if (!od_device_lends(device, LARGE))
+		return;
+	assert_int_equal(od_expert_bufs_new(&b, &o, NULL), OD_OK);
+	s = new_schedule_with(2, &(struct od_schedule_opts){ .bufs = b });
+	WANT(s, 1, 0, 1, 0, 1);
+	assert_int_equal(od_expert_bufs_taken(b), 2 * each);
+	od_schedule_close(s, SESSION, 1, 0); /* they were not begun */
+	assert_int_equal(od_expert_bufs_taken(b), 0);
+
+	run(s, 2, 0, true, &item, 2, true);
+	assert_true(od_schedule_next_read(s, &job, false));
+	commit_bytes(job.mem.at[OD_BUF_PLAIN], LARGE / 2); /* as much as there was */
+	assert_true(od_schedule_end_job(s, &job, 0, OD_ERR_NOMEM, &err));
+	assert_ptr_equal(od_schedule_take(s), &item);
+	assert_int_equal(item.code, OD_ERR_NOMEM);
+	assert_int_equal(od_expert_bufs_taken(b), 0);
+	if (od_device_commits(device))
+		assert_int_equal(atomic_load(&device->buffer_bytes), before);
+
+	run(s, 3, 0, true, &item, 2, true);
+	assert_true(od_schedule_next_read(s, &job, false));
+	commit_bytes(job.mem.at[OD_BUF_PLAIN], LARGE);
+	set_bytes(job.mem.at[OD_BUF_PLAIN], 5, LARGE);
+	(void)put(s, &job, 0);
+	load_all(s);
+	assert_ptr_equal(od_schedule_take(s), &item);
+	od_schedule_done(s, &item);
+	assert_int_equal(od_expert_bufs_taken(b), each);
+	WANT(s, 4, 0, 1, 0, 1);
+	assert_int_equal(od_expert_bufs_taken(b), 2 * each);
+	od_schedule_close(s, SESSION, 4, 0);
+	assert_int_equal(od_expert_bufs_taken(b), each); /* the one that has it */
+	assert_int_equal(byte_at(job.mem.at[OD_BUF_PLAIN], LARGE - 1), 5);
+	assert_true(od_expert_bufs_give_back(b, 1, 0));
+	assert_false(od_expert_bufs_give_back(b, 1, 0));
+	if (od_device_commits(device))
+		assert_int_equal(atomic_load(&device->buffer_bytes), before);
+	od_schedule_free(s);
+	od_expert_bufs_free(b);
+}
+
 /* The kernel has it. */
 static void released_memory_goes_back(void **state)
 {
@@ -778,6 +835,7 @@ int main(void)
 		cmocka_unit_test(no_memory_is_said),
 		cmocka_unit_test(buffers_of_smaller_experts_take_less),
 		cmocka_unit_test(spare_memory_is_given_back),
+		cmocka_unit_test(loads_without_memory_do_not_count),
 		cmocka_unit_test(released_memory_goes_back),
 		cmocka_unit_test(what_is_worth_most_stays),
 		cmocka_unit_test(sizes_count_in_bytes),
