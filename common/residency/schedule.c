@@ -1111,14 +1111,21 @@ bool od_schedule_all_pinned(struct od_schedule *s, struct od_expert_mem *mem)
 	return n_pinned == n;
 }
 
+/* Experts that are no longer kept stay while something asks for them: if only WANTs do, and slots have no room for
+ * them, they leave now. */
+static void set_budget(struct od_schedule *s, uint64_t bytes)
+{
+	apply_changes(s, od_expert_cache_set_budget(s->opts.cache, bytes));
+	evict_wants(s);
+	assign_slots(s);
+}
+
 void od_schedule_divide(struct od_schedule *s, uint64_t budget_bytes, unsigned n_slots, uint64_t slots_bytes)
 {
 	pthread_mutex_lock(&s->lock);
 	s->opts.n_slots = n_slots;
 	s->opts.slots_bytes = slots_bytes;
-	evict_wants(s);
-	apply_changes(s, od_expert_cache_set_budget(s->opts.cache, budget_bytes));
-	assign_slots(s);
+	set_budget(s, budget_bytes);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -1131,10 +1138,8 @@ bool od_schedule_keep_less(struct od_schedule *s, const struct od_load_job *job,
 	pthread_mutex_lock(&s->lock);
 	kept = od_expert_cache_kept_bytes(s->opts.cache);
 	any = kept > 0 && (job == NULL || s->slot[job->slot].state == OD_SLOT_LOADING);
-	if (any) {
-		apply_changes(s, od_expert_cache_set_budget(s->opts.cache, kept > bytes ? kept - bytes : 0));
-		assign_slots(s);
-	}
+	if (any)
+		set_budget(s, kept > bytes ? kept - bytes : 0);
 	pthread_mutex_unlock(&s->lock);
 	return any;
 }

@@ -739,6 +739,25 @@ static void what_is_kept_gives_way(void **state)
 	close_world(&w);
 }
 
+/* A WANT alone holds no memory that is asked for. */
+static void what_is_only_wanted_gives_way(void **state)
+{
+	struct expert_cache_world w;
+
+	(void)state;
+	open_world(&w, 1);
+	use(&w, 1, 0, false);
+	use(&w, 1, 4, false);
+	WANT(w.s, 90, 2, 1, 1);
+	load_all(w.s);
+	WANT(w.s, 90, 1, 1, 0, 4);
+	assert_true(od_schedule_keep_less(w.s, NULL, 2));
+	assert_int_equal(is(w.s, 3, 2, 1, OD_SLOT_RESIDENT) + is(w.s, 3, 1, 0, OD_SLOT_RESIDENT) +
+				 is(w.s, 3, 1, 4, OD_SLOT_RESIDENT),
+			 1); /* as there is one slot */
+	close_world(&w);
+}
+
 /* The next layer waits for the slots, not for what is kept. */
 static void slots_come_before_what_is_kept(void **state)
 {
@@ -847,6 +866,7 @@ int main(void)
 		cmocka_unit_test(what_is_kept_does_not_count),
 		cmocka_unit_test(a_failed_load_is_not_kept),
 		cmocka_unit_test(what_is_kept_gives_way),
+		cmocka_unit_test(what_is_only_wanted_gives_way),
 		cmocka_unit_test(slots_come_before_what_is_kept),
 		cmocka_unit_test(slots_become_more_and_fewer),
 		cmocka_unit_test(other_layers_begin_anew),
