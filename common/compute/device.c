@@ -264,6 +264,11 @@ bool od_device_has_memory(const struct od_device *d)
 	return own_memory(d) > 0;
 }
 
+uint64_t od_device_free_now_bytes(struct od_device *d)
+{
+	return d->ops->free_now_bytes != NULL ? d->ops->free_now_bytes(d) : 0;
+}
+
 const char *od_device_memory_name(const struct od_device *d, char *text, size_t size)
 {
 	snprintf(text, size, "on %s", od_device_has_memory(d) ? d->name : "this machine");

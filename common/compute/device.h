@@ -133,6 +133,8 @@ void od_device_log_memory(const struct od_device *d);
 uint64_t od_device_free_bytes(const struct od_device *d);
 /* True: that is memory of its own. */
 bool od_device_has_memory(const struct od_device *d);
+/* Memory that is free now, of a device whose memory is committed (od_device_commits); else 0. Any thread. */
+uint64_t od_device_free_now_bytes(struct od_device *d);
 /* Where that is, for messages: "on cuda:0 NVIDIA H200", "on this machine". */
 const char *od_device_memory_name(const struct od_device *d, char *text, size_t size);
 /* Frees the stage; all pushes have been waited for. */

@@ -29,6 +29,7 @@ struct od_device_ops {
 	/* NULL: what is written has memory */
 	int (*commit)(struct od_ref from, uint64_t n, const char *what, struct od_err *err);
 	void (*release)(struct od_ref from, uint64_t n); /* NULL: it releases nothing */
+	uint64_t (*free_now_bytes)(struct od_device *d); /* NULL, as commit may be: not known */
 	void *(*map)(struct od_ref r);
 	/* NULL, with host_free: od_map serves; bytes include the padding */
 	void *(*host_new)(struct od_device *d, uint64_t bytes);

@@ -170,6 +170,7 @@ static void memory_that_another_program_has(void **state)
 	(void)state;
 	must(od_buf_new_sparse(&b, d, 100 * MIB, "a test", &err), &err);
 	taken = take_all_but(3 * MIB, &other);
+	assert_int_equal(od_device_free_now_bytes(d), 3 * MIB);
 	must(od_ref_commit(od_buf_ref(b, 0), 2 * MIB, "x", &err), &err);
 	fill(d, b, 0, 2 * MIB, 9);
 	assert_int_equal(od_ref_commit(od_buf_ref(b, 0), 4 * MIB, "keys", &err), OD_ERR_NOMEM);

@@ -236,6 +236,14 @@ static void release(struct od_ref from, uint64_t n)
 				 false);
 }
 
+static uint64_t free_now_bytes(struct od_device *d)
+{
+	struct gpu_about about;
+
+	gpu_look(((struct od_cuda_device *)d)->gpu, &about);
+	return about.free_bytes;
+}
+
 static void free_sparse(struct od_cuda_device *c, struct sparse_buf *s)
 {
 	(void)change_all(s, 0, s->n_granules, false);
@@ -461,6 +469,7 @@ static const struct od_device_ops ops = {
 	.buf_free = buf_free,
 	.commit = commit,
 	.release = release,
+	.free_now_bytes = free_now_bytes,
 	.map = map,
 	.host_new = host_new,
 	.host_free = host_free,
@@ -502,6 +511,7 @@ static int open_device(struct od_device **out, unsigned index, enum od_cpu cpu, 
 		c->ops.buf_new_sparse = NULL;
 		c->ops.commit = NULL;
 		c->ops.release = NULL;
+		c->ops.free_now_bytes = NULL;
 	}
 	c->base.ops = &c->ops;
 	snprintf(c->base.name, sizeof(c->base.name), "cuda:%u %.36s", index, about.name);

@@ -250,11 +250,11 @@ extern "C" void gpu_look(struct gpu *g, struct gpu_about *about)
 {
 	size_t free_bytes = 0, total = 0;
 
-	if (use(g) == cudaSuccess && cudaMemGetInfo(&free_bytes, &total) == cudaSuccess) {
-		g->about.free_bytes = free_bytes;
-		g->about.total_bytes = total;
-	}
 	*about = g->about;
+	if (use(g) == cudaSuccess && cudaMemGetInfo(&free_bytes, &total) == cudaSuccess) {
+		about->free_bytes = free_bytes;
+		about->total_bytes = total;
+	}
 }
 
 /* ---- memory ---- */
