@@ -43,7 +43,8 @@ test_prefix_store_LDFLAGS := -Wl,--wrap=od_file_pread -Wl,--wrap=od_file_write_p
 test_name_lookup_LDFLAGS := -Wl,--wrap=getaddrinfo -Wl,--wrap=freeaddrinfo
 test_recovery_LDFLAGS := -Wl,--wrap=clock_gettime
 test_host_tier_LDFLAGS := -Wl,--wrap=od_shards_read
-test_tiered_LDFLAGS := -Wl,--wrap=od_shards_read -Wl,--wrap=od_dense_read -Wl,--wrap=od_available_ram_bytes -Wl,--wrap=odm_host_rates_choose
+test_tiered_LDFLAGS := -Wl,--wrap=od_shards_read -Wl,--wrap=od_dense_read -Wl,--wrap=od_available_ram_bytes -Wl,--wrap=odm_host_rates_choose \
+	-Wl,--wrap=od_ref_commit
 # What the pack says goes through sum_pack.c; the daemons of --local are looked for beside the program.
 SUM_LDFLAGS := -Wl,--wrap=od_pack_config -Wl,--wrap=od_dense_get -Wl,--wrap=od_dense_free
 test_draft_LDFLAGS := $(SUM_LDFLAGS)

@@ -113,15 +113,11 @@ static struct od_ref stage_at(const struct od_loaders *l, unsigned i)
 	return od_buf_ref(l->staging, i * l->stage_bytes);
 }
 
-/* Before any slice is put into the expert's memory. */
-static int commit(const struct od_loaders *l, const struct od_load_job *job, struct od_err *err)
+static int commit_to_device(void *arg, const struct od_load_job *job, struct od_err *err)
 {
-	int rc;
+	const struct od_loaders *l = arg;
 
-	do
-		rc = od_expert_mem_commit(l->o.pack, job->m, &job->mem, err);
-	while (rc == OD_ERR_NOMEM && l->o.give_way != NULL && l->o.give_way(l->o.give_way_arg, job));
-	return rc == OD_ERR_NOMEM ? od_fail_within(err, OD_LACKS_MEMORY) : rc;
+	return od_expert_mem_commit(l->o.pack, job->m, &job->mem, err);
 }
 
 static void *read_slices(void *arg)
@@ -137,7 +133,7 @@ static void *read_slices(void *arg)
 		int rc;
 
 		l->begin_ns[job.stage] = begin_ns;
-		rc = commit(l, &job, &err);
+		rc = l->o.commit(l->o.commit_arg, &job, &err);
 		if (rc != OD_OK) {
 			end_job(l, &job, 0, false, rc, &err);
 			continue;
@@ -234,6 +230,10 @@ int od_loaders_start(struct od_loaders **out, const struct od_loader_opts *opts,
 	if (l->o.read == NULL) {
 		l->o.read = read_from_pack;
 		l->o.read_arg = l;
+	}
+	if (l->o.commit == NULL) {
+		l->o.commit = commit_to_device;
+		l->o.commit_arg = l;
 	}
 	l->n_shards = od_pack_expert(opts->pack, 0, 0)->n_shards;
 	l->slice_shards = od_slice_shards(opts->device, l->n_shards);

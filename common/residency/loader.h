@@ -26,10 +26,9 @@ struct od_loader_opts {
 	enum od_form form; /* the slots' */
 	struct od_schedule *schedule; /* made with od_slices() and od_loader_stages() */
 	unsigned n_readers, n_inflaters;
-	/* Called while the device has no memory for a job's expert. True: there may be some now. NULL: the load fails.
-	 * Any thread. */
-	bool (*give_way)(void *arg, const struct od_load_job *job);
-	void *give_way_arg;
+	/* Memory for a job's expert, before a slice is read to it. NULL: od_expert_mem_commit. Any thread. */
+	int (*commit)(void *arg, const struct od_load_job *job, struct od_err *err);
+	void *commit_arg;
 	od_read_fn *read; /* NULL: from the pack */
 	void *read_arg;
 	/* Called when a load fails with code, unless it is the device that failed; begin_ns: when that slice of it

@@ -3,6 +3,8 @@
 #include "common/base/log.h"
 
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +14,15 @@ struct od_residency {
 	struct od_expert_cache *cache; /* NULL: none */
 	struct od_schedule *schedule;
 	struct od_loaders *loaders;
+
+	pthread_mutex_t lock; /* taken before the locks of schedule and buffers */
+	uint64_t cache_bytes, more_bytes; /* od_residency_divide */
+	_Atomic uint64_t lack_bytes; /* changes under the lock */
+	unsigned n_calm; /* loads and steps since memory was missing, or looked for */
 };
+
+#define CALM 64 /* a look at free memory is short beside so many loads or steps */
+#define FREE_DIVISOR 2 /* the other program may be about to take more */
 
 /* ---- Sizes ---- */
 
@@ -127,7 +137,9 @@ int od_residency_new(struct od_residency **out, const struct od_residency_opts *
 	*out = NULL;
 	if (r == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "store of experts");
+	pthread_mutex_init(&r->lock, NULL);
 	r->o = *o;
+	r->cache_bytes = o->cache_bytes;
 	rc = make_bufs(r, err);
 	if (rc == OD_OK && o->sizes->lends && od_device_commits(o->device))
 		rc = commit_slots(r, err);
@@ -168,23 +180,100 @@ int od_residency_choose_read_mode(struct od_residency *r, enum od_read_mode aske
 	return rc;
 }
 
-bool od_residency_give_way(struct od_residency *r, uint64_t bytes)
+/* ---- Memory that others have ---- */
+
+static uint64_t less(uint64_t a, uint64_t b)
 {
-	const bool any = od_schedule_keep_less(r->schedule, NULL, bytes);
+	return a > b ? a - b : 0;
+}
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Under the lock. */
+static void divide(struct od_residency *r)
+{
+	const uint64_t bytes = r->o.slots_bytes + r->more_bytes, n = bytes / r->o.sizes->least_bytes,
+		       cache = min_u64(less(r->cache_bytes, r->lack_bytes), less(r->o.cache_bytes, r->more_bytes));
+
+	od_schedule_divide(r->schedule, cache, (unsigned)min_u64(n, OD_MAX_SLOTS), bytes);
+	od_expert_bufs_set_limit(r->bufs, bytes + cache);
+}
+
+void od_residency_divide(struct od_residency *r, uint64_t cache_bytes, uint64_t more_bytes)
+{
+	pthread_mutex_lock(&r->lock);
+	r->cache_bytes = cache_bytes;
+	r->more_bytes = more_bytes;
+	divide(r);
+	pthread_mutex_unlock(&r->lock);
+}
+
+uint64_t od_residency_lack_bytes(const struct od_residency *r)
+{
+	return r->lack_bytes;
+}
+
+/* Under the lock: the device has what the experts' buffers have, and so much more. */
+static uint64_t lack(const struct od_residency *r, uint64_t more)
+{
+	return less(r->o.slots_bytes + r->more_bytes + r->cache_bytes, od_expert_bufs_taken(r->bufs) + more);
+}
+
+static void note_lack(struct od_residency *r)
+{
+	pthread_mutex_lock(&r->lock);
+	r->lack_bytes = lack(r, 0);
+	r->n_calm = 0;
+	pthread_mutex_unlock(&r->lock);
+}
+
+void od_residency_regain(struct od_residency *r)
+{
+	if (r->lack_bytes == 0)
+		return;
+	pthread_mutex_lock(&r->lock);
+	if (++r->n_calm >= CALM) {
+		r->lack_bytes = min_u64(r->lack_bytes, lack(r, od_device_free_now_bytes(r->o.device) / FREE_DIVISOR));
+		r->n_calm = 0;
+		divide(r);
+	}
+	pthread_mutex_unlock(&r->lock);
+}
+
+/* job NULL: for others than experts. */
+static bool give_way(struct od_residency *r, const struct od_load_job *job, uint64_t bytes, uint64_t least)
+{
+	bool any = od_schedule_keep_less(r->schedule, job, bytes);
 
 	/* Also if none is kept: a load thread may have let the last ones go, and their memory is still here. */
-	return od_expert_bufs_give_back(r->bufs, bytes, r->o.slots_bytes) || any;
+	any = od_expert_bufs_give_back(r->bufs, bytes, least) || any;
+	note_lack(r);
+	return any;
 }
 
-/* On a load thread: there is no memory for the job's expert. */
-static bool give_way_to(void *arg, const struct od_load_job *job)
+bool od_residency_give_way(struct od_residency *r, uint64_t bytes)
+{
+	return give_way(r, NULL, bytes, r->o.slots_bytes);
+}
+
+/* On a load thread. */
+static int commit(void *arg, const struct od_load_job *job, struct od_err *err)
 {
 	struct od_residency *r = arg;
-	const uint64_t bytes = r->o.sizes->slot_bytes[job->m];
-	const bool any = od_schedule_keep_less(r->schedule, job, bytes);
+	int rc;
 
-	return od_expert_bufs_give_back(r->bufs, bytes, 0) || any;
+	if (job->slice == 0)
+		od_residency_regain(r);
+	do
+		rc = od_expert_mem_commit(r->o.pack, job->m, &job->mem, err);
+	while (rc == OD_ERR_NOMEM && give_way(r, job, r->o.sizes->slot_bytes[job->m], 0));
+	return rc == OD_ERR_NOMEM ? od_fail_within(err, OD_LACKS_MEMORY) : rc;
 }
+
+/* ---- Threads ---- */
 
 int od_residency_start(struct od_residency *r, const struct od_residency_calls *calls, struct od_err *err)
 {
@@ -194,8 +283,8 @@ int od_residency_start(struct od_residency *r, const struct od_residency_calls *
 					   .schedule = r->schedule,
 					   .n_readers = r->o.n_readers,
 					   .n_inflaters = r->o.n_inflaters,
-					   .give_way = give_way_to,
-					   .give_way_arg = r,
+					   .commit = commit,
+					   .commit_arg = r,
 					   .read = calls->read,
 					   .read_arg = calls->read_arg,
 					   .missed = calls->missed,
@@ -224,15 +313,8 @@ void od_residency_free(struct od_residency *r)
 	od_schedule_free(r->schedule);
 	od_expert_cache_free(r->cache);
 	od_expert_bufs_free(r->bufs);
+	pthread_mutex_destroy(&r->lock);
 	free(r);
-}
-
-void od_residency_divide(struct od_residency *r, uint64_t cache_bytes, uint64_t more_bytes)
-{
-	const uint64_t bytes = r->o.slots_bytes + more_bytes, n = bytes / r->o.sizes->least_bytes;
-
-	od_schedule_divide(r->schedule, cache_bytes, (unsigned)(n < OD_MAX_SLOTS ? n : OD_MAX_SLOTS), bytes);
-	od_expert_bufs_set_limit(r->bufs, bytes + cache_bytes);
 }
 
 struct od_schedule *od_residency_schedule(const struct od_residency *r)

@@ -70,14 +70,23 @@ OD_MUST_CHECK int od_residency_start(struct od_residency *r, const struct od_res
 /* Stops and joins them: nothing is called any more. NULL ok. */
 void od_residency_stop(struct od_residency *r);
 
-/* From now on cache_bytes are for experts that are kept, and more_bytes for slots beside slots_bytes of the options,
- * which must allow as many slots as fit. Together they are at most cache_bytes of the options. Any thread. */
+/* From now on cache_bytes are for experts that are kept, less what the device lacks, and more_bytes for slots beside
+ * slots_bytes of the options, which must allow as many slots as fit. Kept experts take no more than cache_bytes of the
+ * options, less more_bytes. Any thread. */
 void od_residency_divide(struct od_residency *r, uint64_t cache_bytes, uint64_t more_bytes);
 
-/* Gives back so many bytes of kept experts, or what they have, until the next od_residency_divide; the slots keep
- * theirs. False: there is none to give. Experts that a load or the engine uses give their memory back later. The store
- * does this for its own loads by itself. */
+/* Gives back so many bytes of kept experts, or what they have; the slots keep theirs. False: there is none to give.
+ * Experts that a load or the engine uses give their memory back later. The store does this for its own loads by
+ * itself. */
 bool od_residency_give_way(struct od_residency *r, uint64_t bytes);
+
+/* Bytes that the device lacks, of those that od_residency_divide or the options gave to experts: another program has
+ * them. When experts give way, all that their buffers do not have is lacking; before, 0. Kept experts have so much
+ * less, or each later page and expert would be refused first. Any thread. */
+uint64_t od_residency_lack_bytes(const struct od_residency *r);
+/* Once a step. Every 64 calls and loads, the device is asked what it has free; half of that is lacking no longer. Any
+ * thread. */
+void od_residency_regain(struct od_residency *r);
 
 struct od_schedule *od_residency_schedule(const struct od_residency *r); /* NULL: r is */
 struct od_expert_bufs *od_residency_bufs(const struct od_residency *r);

@@ -34,7 +34,7 @@ struct odm_tier_store {
 
 	/* Memory of kept experts and of pages in use. */
 	pthread_mutex_t budget_lock; /* taken before lock */
-	uint64_t shared_bytes, cache_bytes; /* their sum, as free memory allows now; most for experts */
+	uint64_t shared_bytes, cache_bytes; /* their sum, as free host memory allows now; most for experts */
 	bool streams; /* whole layers are loaded; changed by the engine thread alone */
 	uint64_t page_bytes, n_pages; /* bytes; pages in use */
 };
@@ -121,6 +121,7 @@ static void look_for_all(struct odm_tier_store *s)
 
 void odm_tier_store_open_step(struct odm_tier_store *s)
 {
+	od_residency_regain(s->residency);
 	pthread_mutex_lock(&s->lock);
 	s->n_open++;
 	look_for_all(s);
@@ -143,12 +144,21 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Under budget_lock: kept experts get what pages leave. */
+/* Under budget_lock, as the next two: memory that pages leave. */
+static uint64_t room(const struct odm_tier_store *s)
+{
+	return s->shared_bytes - min_u64(s->n_pages * s->page_bytes, s->shared_bytes);
+}
+
+/* Without what another program has of a card's memory. */
+static uint64_t less_lack(const struct odm_tier_store *s, uint64_t bytes)
+{
+	return bytes - min_u64(od_residency_lack_bytes(s->residency), bytes);
+}
+
 static uint64_t cache_budget(const struct odm_tier_store *s)
 {
-	const uint64_t pages = min_u64(s->n_pages * s->page_bytes, s->shared_bytes);
-
-	return min_u64(s->shared_bytes - pages, s->cache_bytes);
+	return min_u64(less_lack(s, room(s)), s->cache_bytes);
 }
 
 /* Under budget_lock: what slots take from the budget while whole layers are loaded ahead, one for each expert that a
@@ -167,11 +177,11 @@ static uint64_t stream_bytes(const struct odm_tier_store *s, uint64_t budget)
 /* Under budget_lock. */
 static void divide_memory(struct odm_tier_store *s)
 {
-	const uint64_t budget = cache_budget(s), more = stream_bytes(s, budget), bytes = budget - more;
+	const uint64_t more = stream_bytes(s, cache_budget(s)), bytes = room(s) - more;
 
 	od_residency_divide(s->residency, bytes, more);
 	pthread_mutex_lock(&s->lock);
-	s->may_hold_all = bytes >= odm_tier_plan_all_bytes(&s->model->tiers, s->config);
+	s->may_hold_all = min_u64(bytes, s->cache_bytes) >= odm_tier_plan_all_bytes(&s->model->tiers, s->config);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -221,7 +231,7 @@ uint64_t odm_tier_store_shared_bytes(struct odm_tier_store *s)
 	uint64_t bytes;
 
 	pthread_mutex_lock(&s->budget_lock);
-	bytes = s->shared_bytes;
+	bytes = less_lack(s, s->shared_bytes);
 	pthread_mutex_unlock(&s->budget_lock);
 	return bytes;
 }
@@ -260,8 +270,8 @@ static void take_pages(void *arg, uint32_t n)
 
 	pthread_mutex_lock(&s->budget_lock);
 	s->n_pages += n;
-	if (holds_all(s) &&
-	    s->n_pages * s->page_bytes + odm_tier_plan_all_bytes(&s->model->tiers, s->config) > s->shared_bytes)
+	if (holds_all(s) && s->n_pages * s->page_bytes + odm_tier_plan_all_bytes(&s->model->tiers, s->config) >
+				    less_lack(s, s->shared_bytes))
 		leave_all_now(s);
 	divide_memory(s);
 	pthread_mutex_unlock(&s->budget_lock);
@@ -277,7 +287,7 @@ static void give_pages(void *arg, uint32_t n)
 	pthread_mutex_unlock(&s->budget_lock);
 }
 
-/* The card has less memory than was planned: experts get less of it until memory is divided again. */
+/* The card has less memory than was planned: experts and pages get less of it (od_residency_lack_bytes). */
 static bool give_way(void *arg, uint64_t bytes)
 {
 	struct odm_tier_store *s = arg;

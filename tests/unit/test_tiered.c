@@ -1,5 +1,6 @@
 /* A part of the experts in memory: whatever of it fits, whatever reads fail for a while, and whatever other processes
  * take and give back meanwhile, every text is the one that its prompt gets with all experts in memory. */
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -122,6 +123,18 @@ uint64_t __wrap_od_available_ram_bytes(void)
 	const uint64_t bytes = free_bytes;
 
 	return bytes > 0 ? bytes : __real_od_available_ram_bytes();
+}
+
+static _Atomic unsigned n_refused; /* commits for which the card had too little memory */
+
+int __real_od_ref_commit(struct od_ref from, uint64_t n, const char *what, struct od_err *err);
+int __wrap_od_ref_commit(struct od_ref from, uint64_t n, const char *what, struct od_err *err);
+int __wrap_od_ref_commit(struct od_ref from, uint64_t n, const char *what, struct od_err *err)
+{
+	const int rc = __real_od_ref_commit(from, n, what, err);
+
+	n_refused += rc == OD_ERR_NOMEM;
+	return rc;
 }
 
 /* ---- What the host computes ---- */
@@ -576,7 +589,13 @@ static void another_program_takes_the_cards_memory(void **state)
 	assert_int_equal(loads_of(e, &t[0], 80), 0); /* two pages */
 	taken = take_all_but(page / 2, &other);
 	assert_true(loads_of(e, &t[0], 80) > 0);
-	run_together(t, e, false);
+	/* Pages come and go, but it is known what is missing. */
+	n_refused = 0;
+	for (int i = 0; i < 4; i++) {
+		assert_true(loads_of(e, &t[0], 80) > 0);
+		run_together(t, e, false);
+	}
+	assert_in_range(n_refused, 0, 4);
 	od_buf_free(taken);
 	settle(e, &t[0]);
 	opened_engine_close(e);
@@ -633,6 +652,126 @@ static void memory_of_no_kept_expert_is_given_back(void **state)
 	od_residency_sizes_fini(&sizes);
 	od_device_free(o.device);
 	od_pack_close(o.pack);
+}
+
+/* ---- A store of experts by hand ---- */
+
+struct hand_store {
+	struct od_residency_sizes sizes;
+	struct od_residency_opts o;
+	struct od_residency *r;
+	uint64_t step;
+	sem_t ready;
+};
+
+static void wake(void *arg)
+{
+	sem_post(&((struct hand_store *)arg)->ready);
+}
+
+/* So many slots, and room for all experts. */
+static void open_store(struct hand_store *h, const char *pack, unsigned n_slots)
+{
+	const struct od_residency_calls calls = { .wake = wake, .wake_arg = h };
+	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
+	const struct od_config *c;
+	struct od_err err = { 0 };
+
+	*h = (struct hand_store){
+		.o = { .form = OD_FORM_PLAIN, .sizes = &h->sizes, .n_slots = n_slots, .n_readers = 1, .n_inflaters = 1 }
+	};
+	sem_init(&h->ready, 0, 0);
+	must(od_pack_open(&h->o.pack, pack, &err), &err);
+	must(od_device_open(&h->o.device, NULL, OD_CPU_AUTO, 1, "test", &err), &err);
+	must(od_residency_measure(&h->sizes, h->o.pack, h->o.device, h->o.form, &err), &err);
+	c = od_pack_config(h->o.pack);
+	h->o.slots_bytes = n_slots * h->sizes.most_bytes;
+	h->o.cache_bytes = (uint64_t)c->n_moe * c->n_experts * h->sizes.most_bytes;
+	must(od_residency_new(&h->r, &h->o, &err), &err);
+	od_schedule_begin(od_residency_schedule(h->r), 1);
+	od_schedule_place(od_residency_schedule(h->r), &whole);
+	must(od_residency_start(h->r, &calls, &err), &err);
+}
+
+static void close_store(struct hand_store *h)
+{
+	od_residency_free(h->r);
+	od_residency_sizes_fini(&h->sizes);
+	od_device_free(h->o.device);
+	od_pack_close(h->o.pack);
+	sem_destroy(&h->ready);
+}
+
+static void use_expert(struct hand_store *h, uint32_t m, uint32_t expert)
+{
+	struct od_schedule_item item = { .expert = expert, .n_rows = 1, .last = true }, *found;
+	struct od_schedule *s = od_residency_schedule(h->r);
+
+	assert_int_equal(od_schedule_run(s, 1, h->step, m, true, &item, 1), OD_OK);
+	while ((found = od_schedule_take(s)) == NULL)
+		sem_wait(&h->ready);
+	assert_ptr_equal(found, &item);
+	if (item.code != OD_OK)
+		fail_msg("%s", item.reason);
+	od_schedule_done(s, &item);
+}
+
+/* n experts of each layer; returns how many are kept then. */
+static uint64_t use_experts(struct hand_store *h, uint32_t n)
+{
+	const struct od_config *c = od_pack_config(h->o.pack);
+	uint64_t n_kept = 0;
+
+	h->step++;
+	for (uint32_t m = 0; m < c->n_moe; m++)
+		for (uint32_t i = 0; i < n; i++)
+			use_expert(h, m, i);
+	for (uint32_t m = 0; m < c->n_moe; m++) {
+		for (uint16_t i = 0; i < c->n_experts; i++) {
+			bool keeps;
+
+			od_schedule_keeps(od_residency_schedule(h->r), m, &i, 1, &keeps);
+			n_kept += keeps;
+		}
+	}
+	return n_kept;
+}
+
+/* Without pages, whose changes would divide memory anew. */
+static void experts_get_memory_back_when_a_program_ends(void **state)
+{
+	const struct od_config *c;
+	struct od_device *other;
+	struct hand_store h;
+	struct od_buf *taken;
+	uint64_t n_all, n_some;
+	char pack[128];
+	int rounds = 0;
+
+	(void)state;
+	if (!on_emulated())
+		skip();
+	setenv("OD_GPU_BYTES", "0x10000000", 1);
+	make_pack("qwen3_moe_plain", pack);
+	open_store(&h, pack, 2);
+	c = od_pack_config(h.o.pack);
+	n_all = (uint64_t)c->n_moe * c->n_experts;
+	n_some = use_experts(&h, 2);
+	assert_int_equal(n_some, 2 * c->n_moe);
+	taken = take_all_but(3 * h.sizes.most_bytes, &other);
+	n_refused = 0;
+	for (int i = 0; i < 30; i++)
+		assert_in_range(use_experts(&h, c->n_experts), n_some + 1, n_some + 3);
+	assert_true(od_residency_lack_bytes(h.r) > 0);
+	assert_in_range(n_refused, 1, 4);
+	od_buf_free(taken);
+	while (use_experts(&h, c->n_experts) < n_all)
+		assert_true(++rounds < 100);
+	assert_int_equal(od_residency_lack_bytes(h.r), 0);
+	assert_int_equal(use_experts(&h, c->n_experts), n_all);
+	close_store(&h);
+	od_device_free(other);
+	unsetenv("OD_GPU_BYTES");
 }
 
 /* A row of the embedding that cannot be read ends its text, and no other. */
@@ -707,6 +846,7 @@ int main(void)
 		cmocka_unit_test(memory_moves),
 		cmocka_unit_test(another_program_takes_the_cards_memory),
 		cmocka_unit_test(memory_of_no_kept_expert_is_given_back),
+		cmocka_unit_test(experts_get_memory_back_when_a_program_ends),
 		cmocka_unit_test(an_expert_that_cannot_be_read_is_named),
 		cmocka_unit_test(a_row_that_cannot_be_read_is_named),
 	};
