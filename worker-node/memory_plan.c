@@ -95,17 +95,17 @@ static void add_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o
 
 int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err)
 {
-	uint64_t loads, fixed;
+	struct od_loader_memory loads;
+	uint64_t fixed;
 	int rc = od_loader_bytes(&loads, o->pack, o->device, o->form, o->n_readers, o->n_inflaters, err);
 
 	*p = (struct odw_memory_plan){ 0 };
-	fixed = loads + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0);
+	fixed = loads.bytes + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0);
 	if (rc == OD_OK)
 		rc = plan_slots(p, o, fixed, err);
 	if (rc != OD_OK)
 		return rc;
-	/* as BF16, half of the load threads' memory is stages on the host; as planes all */
-	fit_free(p, o, fixed, o->form == OD_FORM_PLAIN ? loads / 2 : 0);
+	fit_free(p, o, fixed, loads.card_bytes);
 	add_slots(p, o);
 	return o->cache_mib > 0 ? plan_cache(p, o, err) : OD_OK;
 }

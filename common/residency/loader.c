@@ -62,16 +62,25 @@ static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *
 			   OD_PAGE_BYTES);
 }
 
-int od_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d, enum od_form form,
-		    unsigned n_readers, unsigned n_inflaters, struct od_err *err)
+/* n_inflaters of `inflater` bytes, and the stages. */
+static bool sum_bytes(uint64_t *sum, unsigned n_inflaters, uint64_t inflater, uint64_t stages)
 {
-	uint64_t stages, stage = stage_bytes(pack, d, form);
+	return od_mul(n_inflaters, inflater, sum) && od_add(*sum, stages, sum);
+}
 
-	if (form == OD_FORM_PLAIN)
-		stage = od_staged_bytes(d, stage);
-	if (od_mul(n_inflaters, od_inflater_bytes(pack, d, form), bytes) &&
-	    od_mul(od_loader_stages(n_readers, n_inflaters), stage, &stages) && od_add(*bytes, stages, bytes))
+int od_loader_bytes(struct od_loader_memory *m, const struct od_pack *pack, const struct od_device *d,
+		    enum od_form form, unsigned n_readers, unsigned n_inflaters, struct od_err *err)
+{
+	const uint64_t stage = stage_bytes(pack, d, form);
+	const bool on_card = form == OD_FORM_PLAIN && !od_device_shares(d);
+	uint64_t stages;
+
+	if (od_mul(od_loader_stages(n_readers, n_inflaters), on_card ? od_staged_bytes(d, stage) : stage, &stages) &&
+	    sum_bytes(&m->bytes, n_inflaters, od_inflater_bytes(pack, d, form), stages) &&
+	    sum_bytes(&m->card_bytes, n_inflaters, od_inflater_card_bytes(pack, d, form),
+		      on_card ? od_buf_memory(d, stages / 2) : 0))
 		return OD_OK;
+	*m = (struct od_loader_memory){ 0 };
 	return od_fail(err, OD_ERR_RANGE, "%u read threads and %u load threads: too many together", n_readers,
 		       n_inflaters);
 }

@@ -48,8 +48,13 @@ uint32_t od_slices(const struct od_device *d, uint32_t n_shards);
 uint32_t od_shards_in_slice(uint32_t slice, uint32_t slice_shards, uint32_t n_shards);
 /* The number of stages: one per thread, and one waiting per inflater. */
 unsigned od_loader_stages(unsigned n_readers, unsigned n_inflaters);
-/* Memory of threads and stages, without the slots. OD_ERR_RANGE: too many threads. */
-OD_MUST_CHECK int od_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d,
+/* Memory of threads and stages, without the slots. */
+struct od_loader_memory {
+	uint64_t bytes; /* host and device together */
+	uint64_t card_bytes; /* in memory of the device's own; 0: it has the host's */
+};
+/* *m is all zero unless OD_OK. OD_ERR_RANGE: too many threads. */
+OD_MUST_CHECK int od_loader_bytes(struct od_loader_memory *m, const struct od_pack *pack, const struct od_device *d,
 				  enum od_form form, unsigned n_readers, unsigned n_inflaters, struct od_err *err);
 
 OD_MUST_CHECK int od_loaders_start(struct od_loaders **out, const struct od_loader_opts *opts, struct od_err *err);

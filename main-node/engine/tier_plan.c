@@ -72,6 +72,7 @@ int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, cons
 		       enum od_form form, uint64_t memory_bytes, struct od_err *err)
 {
 	const unsigned cpus = od_cpu_count();
+	struct od_loader_memory loads = { 0 };
 	int rc;
 
 	odm_tier_plan_close(p);
@@ -82,7 +83,8 @@ int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, cons
 	if (rc == OD_OK)
 		rc = od_residency_measure(&p->sizes, pack, d, form, err);
 	if (rc == OD_OK)
-		rc = od_loader_bytes(&p->load_bytes, pack, d, form, p->n_readers, p->n_inflaters, err);
+		rc = od_loader_bytes(&loads, pack, d, form, p->n_readers, p->n_inflaters, err);
+	p->load_bytes = od_device_has_memory(d) ? loads.card_bytes : loads.bytes;
 	return rc;
 }
 

@@ -15,7 +15,7 @@ struct odm_tier_plan {
 	uint64_t memory_bytes; /* limit of the process, or of what it takes of a card's own memory */
 	uint64_t limit_bytes; /* memory_bytes less odm_tier_plan_beside() */
 	uint64_t reserve_bytes; /* shall stay free for others */
-	uint64_t load_bytes; /* stages and buffers of the load threads */
+	uint64_t load_bytes; /* stages and buffers of the load threads; of a card those that lie there */
 	uint64_t expert_bytes; /* for slots and cache */
 	uint64_t
 		shared_bytes; /* for slots, cache and the pages that are in use; expert_bytes if pages have their own */

@@ -18,6 +18,7 @@
 #include "common/pack/write/pack_write.h"
 #include "common/residency/residency.h"
 #include "main-node/engine/host_rates.h"
+#include "main-node/engine/tier_plan.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/opened_engine.h"
 #include "tests/unit/random.h"
@@ -660,6 +661,7 @@ struct hand_store {
 	struct od_residency_sizes sizes;
 	struct od_residency_opts o;
 	struct od_residency *r;
+	uint64_t load_bytes; /* taken of the device's memory by the load threads */
 	uint64_t step;
 	sem_t ready;
 };
@@ -670,7 +672,7 @@ static void wake(void *arg)
 }
 
 /* So many slots, and room for all experts. */
-static void open_store(struct hand_store *h, const char *pack, unsigned n_slots)
+static void open_store(struct hand_store *h, const char *pack, enum od_form form, unsigned n_slots)
 {
 	const struct od_residency_calls calls = { .wake = wake, .wake_arg = h };
 	const struct od_share whole = { .n_workers = 1, .worker = 0, .n_groups = 1 };
@@ -678,7 +680,7 @@ static void open_store(struct hand_store *h, const char *pack, unsigned n_slots)
 	struct od_err err = { 0 };
 
 	*h = (struct hand_store){
-		.o = { .form = OD_FORM_PLAIN, .sizes = &h->sizes, .n_slots = n_slots, .n_readers = 1, .n_inflaters = 1 }
+		.o = { .form = form, .sizes = &h->sizes, .n_slots = n_slots, .n_readers = 1, .n_inflaters = 1 }
 	};
 	sem_init(&h->ready, 0, 0);
 	must(od_pack_open(&h->o.pack, pack, &err), &err);
@@ -690,7 +692,9 @@ static void open_store(struct hand_store *h, const char *pack, unsigned n_slots)
 	must(od_residency_new(&h->r, &h->o, &err), &err);
 	od_schedule_begin(od_residency_schedule(h->r), 1);
 	od_schedule_place(od_residency_schedule(h->r), &whole);
+	h->load_bytes = atomic_load(&h->o.device->buffer_bytes);
 	must(od_residency_start(h->r, &calls, &err), &err);
+	h->load_bytes = atomic_load(&h->o.device->buffer_bytes) - h->load_bytes;
 }
 
 static void close_store(struct hand_store *h)
@@ -753,7 +757,7 @@ static void experts_get_memory_back_when_a_program_ends(void **state)
 		skip();
 	setenv("OD_GPU_BYTES", "0x10000000", 1);
 	make_pack("qwen3_moe_plain", pack);
-	open_store(&h, pack, 2);
+	open_store(&h, pack, OD_FORM_PLAIN, 2);
 	c = od_pack_config(h.o.pack);
 	n_all = (uint64_t)c->n_moe * c->n_experts;
 	n_some = use_experts(&h, 2);
@@ -772,6 +776,35 @@ static void experts_get_memory_back_when_a_program_ends(void **state)
 	close_store(&h);
 	od_device_free(other);
 	unsetenv("OD_GPU_BYTES");
+}
+
+/* A card's budget has only those buffers of the load threads that lie there. */
+static void load_threads_take_the_memory_that_was_planned(void **state)
+{
+	char pack[128];
+
+	(void)state;
+	make_pack("qwen3_moe_plain", pack);
+	for (enum od_form form = OD_FORM_PLAIN; form <= OD_FORM_PLANES; form++) {
+		struct odm_tier_plan p = { .n_readers = 0 };
+		struct od_loader_memory m;
+		struct hand_store h;
+		struct od_err err = { 0 };
+		bool card;
+
+		open_store(&h, pack, form, 2);
+		card = !od_device_shares(h.o.device);
+		must(od_loader_bytes(&m, h.o.pack, h.o.device, form, 1, 1, &err), &err);
+		if (card)
+			assert_in_range(m.card_bytes, h.load_bytes, h.load_bytes + 2 * OD_PAGE_BYTES);
+		assert_int_equal(m.card_bytes > 0, card && form == OD_FORM_PLAIN);
+		assert_true(card ? m.bytes > 2 * h.load_bytes : m.bytes >= h.load_bytes);
+		must(odm_tier_plan_open(&p, h.o.pack, h.o.device, form, 0, &err), &err);
+		must(od_loader_bytes(&m, h.o.pack, h.o.device, form, p.n_readers, p.n_inflaters, &err), &err);
+		assert_int_equal(p.load_bytes, od_device_has_memory(h.o.device) ? m.card_bytes : m.bytes);
+		odm_tier_plan_close(&p);
+		close_store(&h);
+	}
 }
 
 /* A row of the embedding that cannot be read ends its text, and no other. */
@@ -846,6 +879,7 @@ int main(void)
 		cmocka_unit_test(memory_moves),
 		cmocka_unit_test(another_program_takes_the_cards_memory),
 		cmocka_unit_test(memory_of_no_kept_expert_is_given_back),
+		cmocka_unit_test(load_threads_take_the_memory_that_was_planned),
 		cmocka_unit_test(experts_get_memory_back_when_a_program_ends),
 		cmocka_unit_test(an_expert_that_cannot_be_read_is_named),
 		cmocka_unit_test(a_row_that_cannot_be_read_is_named),

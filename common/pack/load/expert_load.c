@@ -77,6 +77,11 @@ uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, e
 	       sizeof(struct od_inflater);
 }
 
+uint64_t od_inflater_card_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
+{
+	return form == OD_FORM_PLANES || od_device_shares(d) ? 0 : od_buf_memory(d, buf_bytes(p, d, form));
+}
+
 /* OD_FORM_PLANES */
 static int alloc_on_host(struct od_inflater *inf, struct od_err *err)
 {

@@ -37,6 +37,8 @@ OD_MUST_CHECK int od_inflaters_new(struct od_inflater ***out, unsigned n, const 
 void od_inflaters_free(struct od_inflater **inf, unsigned n); /* NULL ok */
 /* Memory of one inflater, host and device together. */
 uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form);
+/* The part of it that lies in memory of the device's own; 0: the device has the host's. */
+uint64_t od_inflater_card_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form);
 
 /* A shard as stored, each chunk followed by OD_PAD_BYTES readable bytes; in host memory (od_ref_stage). */
 struct od_shard_bytes {
