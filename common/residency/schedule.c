@@ -72,6 +72,8 @@ struct od_schedule {
 	bool stop;
 	struct od_schedule_opts opts;
 	struct od_load_figures figures;
+	unsigned n_jobs; /* jobs of loads that threads have now */
+	uint64_t loading_since_ns; /* n_jobs was 0 until then, or loading_ns was counted */
 
 	uint64_t session; /* 0: none */
 	struct od_step_marks *marks;
@@ -938,15 +940,26 @@ static unsigned begin_slice(struct od_schedule *s, struct slot *slot)
 	return od_load_stages_take(&s->stages, number_of(s, slot), slot->next_slice++);
 }
 
+static void count_loading(struct od_schedule *s, uint64_t now_ns)
+{
+	if (s->n_jobs > 0)
+		s->figures.loading_ns += now_ns - s->loading_since_ns;
+	s->loading_since_ns = now_ns;
+}
+
 static void begin_job(struct od_schedule *s, struct slot *slot, enum od_load_kind kind, unsigned stage,
 		      struct od_load_job *job)
 {
+	const uint64_t now_ns = s->opts.now_ns();
+
+	count_loading(s, now_ns);
+	s->n_jobs++;
 	*job = (struct od_load_job){ .kind = kind,
 				     .m = slot->m,
 				     .expert = slot->expert,
 				     .slice = s->stages.at[stage].slice,
 				     .slot = number_of(s, slot),
-				     .begin_ns = s->opts.now_ns(),
+				     .begin_ns = now_ns,
 				     .stage = stage,
 				     .mem = slot->mem };
 	slot->n_users++;
@@ -1018,8 +1031,10 @@ static void leave_stage(struct od_schedule *s, const struct od_load_job *job, bo
 
 static void count_job(struct od_schedule *s, const struct od_load_job *job)
 {
-	const uint64_t ns = s->opts.now_ns() - job->begin_ns;
+	const uint64_t now_ns = s->opts.now_ns(), ns = now_ns - job->begin_ns;
 
+	count_loading(s, now_ns);
+	s->n_jobs--;
 	s->figures.progress++;
 	if (job->kind == OD_LOAD_READ) {
 		s->figures.c[OD_C_READS]++;
@@ -1195,6 +1210,7 @@ void od_schedule_figures(struct od_schedule *s, struct od_load_figures *f)
 	const struct slot *slot;
 
 	pthread_mutex_lock(&s->lock);
+	count_loading(s, s->opts.now_ns());
 	*f = s->figures;
 	f->busy = !TAILQ_EMPTY(&s->runs) || !TAILQ_EMPTY(&s->ended);
 	TAILQ_FOREACH(slot, &s->busy, link)

@@ -94,6 +94,7 @@ struct od_load_figures {
 	uint64_t progress; /* grows with every job and od_schedule_tick */
 	bool busy; /* RUNs are waiting or computed, or experts are being loaded */
 	uint64_t c[OD_N_COUNTERS]; /* loads, reads and finishes, since the schedule was made */
+	uint64_t loading_ns; /* time, since then, in which any slice was read or finished */
 };
 
 OD_MUST_CHECK int od_schedule_new(struct od_schedule **out, const struct od_schedule_opts *opts, struct od_err *err);

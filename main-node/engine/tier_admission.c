@@ -1,17 +1,16 @@
 #include "main-node/engine/tier_admission.h"
 
 #include "common/base/clock.h"
+#include "main-node/predict/layer_stream.h"
 
 #include <math.h>
 
 #define FEW_STEPS 8.0 /* with fewer nothing is known */
 #define RECENT_STEPS 256.0 /* sums are over about so many steps */
-#define WAITED_SHARE 0.25 /* share of a step: reads were its limit, so they show the rate */
 #define LEAST_SPREAD 0.01 /* rows differ enough to show what one takes: variance / mean^2 */
-#define FASTER_SHARE 0.1
-#define SLOWER_SHARE 0.02
 #define LEAST_GAIN 0.97 /* estimates are not exact, and a text that waits is slow for its reader */
-#define MOST_SKEW 2.0
+#define DISK_BOUND 0.9 /* share of a step's time: reads that take more are its limit */
+#define WAITED 0.5 /* share of the time of reads that steps wait, until it is known */
 #define MOST_CHOSEN 0.999 /* share of experts: more says nothing about one row */
 
 static double blend(double old, double now, double share)
@@ -40,6 +39,21 @@ static double compute_s(const struct odm_tier_admission *a, double n)
 	return a->s / a->n + a->row_s * (n - a->rows / a->n);
 }
 
+/* 0: not known. */
+static double bytes_per_s(const struct odm_tier_admission *a)
+{
+	return a->read_s > 0 ? a->read_bytes / a->read_s : 0;
+}
+
+/* Where the disk was not the limit. */
+static void learn_waits(struct odm_tier_admission *a, const struct odm_tier_step *s)
+{
+	const double read_s = bytes_per_s(a) > 0 ? (double)s->read_bytes / bytes_per_s(a) : 0;
+
+	if (!s->streams && read_s > 0 && read_s < DISK_BOUND * od_seconds(s->step_ns))
+		a->waited += (fmin(od_seconds(s->stall_ns) / read_s, 1) - a->waited) / RECENT_STEPS;
+}
+
 void odm_tier_admission_step(struct odm_tier_admission *a, const struct odm_tier_step *s)
 {
 	const double keep = 1 - 1 / RECENT_STEPS, rows = (double)s->n_rows,
@@ -47,6 +61,8 @@ void odm_tier_admission_step(struct odm_tier_admission *a, const struct odm_tier
 
 	if (s->n_rows == 0 || s->stall_ns > s->step_ns)
 		return;
+	if (a->n <= 0)
+		a->waited = WAITED;
 	a->n = a->n * keep + 1;
 	a->rows = a->rows * keep + rows;
 	a->s = a->s * keep + computed;
@@ -55,27 +71,28 @@ void odm_tier_admission_step(struct odm_tier_admission *a, const struct odm_tier
 	a->row_s = row_s(a);
 	if (s->chosen > 0 && s->chosen < MOST_CHOSEN)
 		a->left = blend(a->left, pow(1 - s->chosen, 1 / rows), 1 / RECENT_STEPS);
-	if (s->even_bytes > 0)
-		a->skew = blend(a->skew, fmin((double)s->read_bytes / (double)s->even_bytes, MOST_SKEW),
-				1 / RECENT_STEPS);
-	if ((double)s->stall_ns > WAITED_SHARE * (double)s->step_ns)
-		odm_tier_admission_read(a, s->read_bytes, s->step_ns);
+	if (s->missing > 0 && s->missing_chosen < MOST_CHOSEN) {
+		a->missing = blend(a->missing, s->missing, 1 / RECENT_STEPS);
+		a->missing_left = blend(a->missing_left, pow(1 - s->missing_chosen, 1 / rows), 1 / RECENT_STEPS);
+	}
+	learn_waits(a, s);
 }
 
 void odm_tier_admission_read(struct odm_tier_admission *a, uint64_t bytes, uint64_t ns)
 {
-	const double now = ns > 0 ? (double)bytes / od_seconds(ns) : 0;
+	const double keep = 1 - 1 / RECENT_STEPS;
 
-	/* Slower steps say less than faster ones, since not only the disk may have held them up. But a part of what a
-	 * step uses may have been read before it began. */
-	a->bytes_per_s = blend(a->bytes_per_s, now, now > a->bytes_per_s ? FASTER_SHARE : SLOWER_SHARE);
+	if (ns == 0)
+		return;
+	a->read_bytes = a->read_bytes * keep + (double)bytes;
+	a->read_s = a->read_s * keep + od_seconds(ns);
 }
 
 double odm_tier_admission_rho(const struct odm_tier_admission *a, double bytes, size_t n_rows)
 {
-	if (a->n < FEW_STEPS || a->bytes_per_s == 0)
+	if (a->n < FEW_STEPS || bytes_per_s(a) <= 0)
 		return INFINITY;
-	return bytes / a->bytes_per_s / compute_s(a, (double)n_rows);
+	return bytes / bytes_per_s(a) / compute_s(a, (double)n_rows);
 }
 
 /* KV cache of n texts. */
@@ -87,26 +104,45 @@ static double kv_bytes(const struct odm_tier_texts *t, double n, size_t point)
 	       more * (double)t->text_bytes[point];
 }
 
-/* Time to read a step's experts if the cache kept none. */
-static double read_all_s(const struct odm_tier_admission *a, const struct odm_tier_texts *t, double n)
+/* Share of the experts that are not kept, `missing` of all, that n rows choose: the fewer are kept, the more is it as of
+ * all experts. */
+static double missing_chosen(const struct odm_tier_admission *a, double left, double missing, double n)
 {
-	if (a->bytes_per_s == 0)
-		return 0;
-	return (a->skew > 0 ? a->skew : 1) * (1 - pow(a->left > 0 ? a->left : 1 - t->row_share, n)) *
-	       (double)t->stored_bytes / a->bytes_per_s;
+	const double more = missing > a->missing && a->missing < 1 ? (missing - a->missing) / (1 - a->missing) : 0;
+
+	if (a->missing_left <= 0)
+		return 1 - pow(left, n);
+	return 1 - pow(a->missing_left + more * (left - a->missing_left), n);
+}
+
+/* Time of a step of n rows when so large a share of the experts is not kept. */
+static double step_s(const struct odm_tier_admission *a, const struct odm_tier_texts *t, double n, double missing)
+{
+	const double compute = compute_s(a, n), left = a->left > 0 ? a->left : 1 - t->row_share,
+		     part = missing_chosen(a, left, missing, n);
+	double all;
+
+	if (bytes_per_s(a) <= 0)
+		return compute;
+	all = missing * (double)t->stored_bytes / bytes_per_s(a);
+	if (odm_layer_stream_pays(1 - pow(left, n), part, all / compute))
+		return fmax(compute, all);
+	return fmax(compute + a->waited * part * all, part * all);
 }
 
 double odm_tier_admission_rate(const struct odm_tier_admission *a, const struct odm_tier_texts *t, uint32_t n)
 {
-	const double all = (double)t->all_bytes, compute = a->n > 0 ? compute_s(a, n) : 0, read = read_all_s(a, t, n);
+	const double all = (double)t->all_bytes;
 	double sum_s = 0;
 
+	if (a->n <= 0)
+		return 0;
 	for (size_t i = 0; i < ODM_LIFE_POINTS; i++) {
 		const double room = fmax(0, (double)t->shared_bytes - kv_bytes(t, n, i));
 
-		sum_s += fmax(compute, read * fmax(0, all - room) / all);
+		sum_s += step_s(a, t, n, fmax(0, all - room) / all);
 	}
-	return a->n > 0 ? n * ODM_LIFE_POINTS / sum_s : 0;
+	return n * ODM_LIFE_POINTS / sum_s;
 }
 
 /* With one more text they leave memory for all experts, always. */

@@ -2,9 +2,10 @@
  * experts.
  *
  * The KV cache of a text takes memory from experts, which steps then have to read from the file. Reads go on while
- * others are computed, so a step takes the longer time of the two (FluxMoE, arXiv 2604.02715, section 4.3, whose rho is
- * their ratio). Both are learnt from the steps so far: the time that so many rows take to compute, the share of experts
- * that they choose, and the rate of reads that are waited for.
+ * others are computed. Where whole layers are loaded ahead (layer_stream.h), a step takes the longer time of the two
+ * (FluxMoE, arXiv 2604.02715, section 4.3, whose rho is their ratio); else it waits for a part of the reads. All is
+ * learnt from the steps so far: the time that so many rows take to compute, the share of the experts that they choose,
+ * also of those that are not kept, how fast reads are, and which part of them steps wait for.
  * Thread: the engine thread. Owner: the caller; plain data, all zero at first. */
 #ifndef ODM_TIER_ADMISSION_H
 #define ODM_TIER_ADMISSION_H
@@ -20,22 +21,25 @@ struct odm_tier_admission {
 	double n, rows, s, rows_rows, rows_s;
 	double row_s, row_time_share; /* one more row takes so long; share of a step's time that grows with its rows */
 	double left; /* share of a layer's experts that one more row does not choose; 0: not known */
-	double skew; /* bytes read over even_bytes; 0: not known */
-	double bytes_per_s; /* rate of reads that were waited for; 0: not known */
+	/* Share of the experts that are not kept, and which share of these one more row does not choose: it is larger,
+	 * since the cache keeps what is chosen most. 0: not known */
+	double missing, missing_left;
+	double waited; /* share of the time of reads that steps waited, without layers loaded ahead */
+	double read_bytes, read_s; /* sums over reads, of which older ones count less */
 };
 
 /* A decode step. */
 struct odm_tier_step {
 	size_t n_rows;
 	uint64_t step_ns, stall_ns; /* the whole step; waiting for reads */
-	uint64_t read_bytes;
-	/* bytes that it would have read if experts were chosen at random: of those that it chose, the share that the
-	 * cache has no room for; 0: not known */
-	uint64_t even_bytes;
-	double chosen; /* share of a layer's experts that its rows chose, mean; 0: not known */
+	uint64_t read_bytes; /* of experts that it used */
+	bool streams; /* whole layers were loaded ahead */
+	/* Shares, means over its layers: experts that its rows chose; those that were not kept; and of these, those
+	 * that its rows chose. 0: not known. */
+	double chosen, missing, missing_chosen;
 };
 void odm_tier_admission_step(struct odm_tier_admission *a, const struct odm_tier_step *s);
-/* Reads that nothing but the disk held up. */
+/* So much was read in the time in which anything was being read. */
 void odm_tier_admission_read(struct odm_tier_admission *a, uint64_t bytes, uint64_t ns);
 
 /* Time to read so many bytes / time to compute a step of n rows (FluxMoE's rho); infinite: not known. */

@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #define LOAD_ATTEMPTS 3 /* then the step fails */
+#define LAYERS_AHEAD 3 /* 1 leaves a quarter of the waits, 3 next to none (docs/BENCHMARKS.md) */
 #define LOOK_NS (50 * OD_NS_PER_MS) /* a step that is given up ends no later */
 
 struct tiered {
@@ -63,8 +64,11 @@ struct tiered {
 	struct odm_layer_stream stream; /* decode steps */
 	uint16_t *every; /* [n_experts]: 0, 1, ... */
 	uint64_t step_begin_ns; /* the decode step's, as the following */
-	uint64_t step_stall_ns, step_bytes, step_experts, step_layers;
+	uint64_t step_stall_ns, step_bytes, step_experts, step_layers, step_missing, step_missing_chosen;
 	struct odm_tier_admission admission;
+	struct {
+		uint64_t bytes, ns;
+	} read; /* learnt so far */
 	const struct odm_step *now; /* the step of the current layer */
 	/* The layer under way. */
 	const struct od_moe_call *call;
@@ -190,6 +194,7 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	if (step->phase == ODM_DECODE) {
 		t->step_begin_ns = od_now_ns();
 		t->step_stall_ns = t->step_bytes = t->step_experts = t->step_layers = 0;
+		t->step_missing = t->step_missing_chosen = 0;
 	}
 	if (counts_uses(t))
 		odm_step_uses_begin(&t->uses, step);
@@ -203,13 +208,28 @@ static void learn_costs(struct tiered *t, const struct odm_step *step)
 	struct odm_tier_step s = { .n_rows = step->n_rows,
 				   .step_ns = od_now_ns() - t->step_begin_ns,
 				   .stall_ns = t->step_stall_ns,
-				   .read_bytes = t->step_bytes };
+				   .read_bytes = t->step_bytes,
+				   .streams = t->stream.on };
+	const double all = (double)(t->step_layers * t->config->n_experts);
 
-	if (t->step_layers > 0) {
-		s.chosen = (double)t->step_experts / (double)(t->step_layers * t->config->n_experts);
-		s.even_bytes = (uint64_t)(s.chosen * missing_share(t) * (double)stored_bytes(t));
+	if (t->step_layers > 0)
+		s.chosen = (double)t->step_experts / all;
+	if (t->step_missing > 0) {
+		s.missing = (double)t->step_missing / all;
+		s.missing_chosen = (double)t->step_missing_chosen / (double)t->step_missing;
 	}
 	odm_tier_admission_step(&t->admission, &s);
+}
+
+/* After any step. */
+static void learn_reads(struct tiered *t)
+{
+	struct od_load_figures f;
+
+	od_schedule_figures(t->schedule, &f);
+	odm_tier_admission_read(&t->admission, f.c[OD_C_LOADED_BYTES] - t->read.bytes, f.loading_ns - t->read.ns);
+	t->read.bytes = f.c[OD_C_LOADED_BYTES];
+	t->read.ns = f.loading_ns;
 }
 
 static bool admits(struct odm_expert_service *base, const struct odm_waiting *w)
@@ -240,6 +260,7 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 		return;
 	if (step->phase == ODM_DECODE && !t->given_up)
 		learn_costs(t, step);
+	learn_reads(t);
 	od_schedule_close(t->schedule, t->session, step->step, t->config->n_moe - 1);
 	if (step->phase == ODM_DECODE && t->follows[ODM_DECODE] && !t->stream.on)
 		odm_predict_trial_ended(&t->trial, t->given_up ? 0 : od_now_ns() - t->step_begin_ns, step->n_rows);
@@ -351,15 +372,19 @@ static size_t find_missing(struct tiered *t, uint32_t m)
 	return n_missing;
 }
 
-/* All that is missing of the next layer is loaded while this one is computed; the last layer is followed by the next
- * step's first. */
+/* All that is missing of the next layers is loaded while this one is computed; the last layer is followed by the next
+ * step's first. One layer would not do: an expert may take longer to read than a layer to compute. What a layer lacks
+ * when it is nearer counts more than what it lacked before. */
 static void stream_next(struct tiered *t)
 {
-	const bool last = t->call->m + 1 == t->config->n_moe;
-	const uint64_t step = last ? t->now->next_step : t->call->step;
-	const uint32_t m = last ? 0 : t->call->m + 1;
+	for (uint32_t i = 1; i <= LAYERS_AHEAD && i < t->config->n_moe; i++) {
+		const bool next_step = t->call->m + i >= t->config->n_moe;
+		const uint64_t step = next_step ? t->now->next_step : t->call->step;
+		const uint32_t m = (t->call->m + i) % t->config->n_moe;
 
-	(void)od_schedule_want(t->schedule, t->session, step, m, 1, t->want_expert, find_missing(t, m), false);
+		(void)od_schedule_want(t->schedule, t->session, step, m, LAYERS_AHEAD - i + 1, t->want_expert,
+				       find_missing(t, m), false);
+	}
 }
 
 /* After od_schedule_run. */
@@ -372,6 +397,8 @@ static void learn_stream(struct tiered *t, size_t n_missing)
 
 	for (size_t i = 0; i < t->n_items; i++)
 		c.n_missing_chosen += !t->item[i].kept;
+	t->step_missing += c.n_missing;
+	t->step_missing_chosen += c.n_missing_chosen;
 	odm_layer_stream_routed(&t->stream, t->config->n_moe, &c);
 }
 
@@ -847,7 +874,6 @@ static int load_layer(struct tiered *t, uint32_t m, struct od_err *err)
 /* Where there is memory for all experts, they are loaded before the first step, and stay. */
 static int load_all(struct tiered *t, struct od_err *err)
 {
-	const uint64_t begin_ns = od_now_ns();
 	int rc = OD_OK;
 
 	for (uint32_t m = 0; rc == OD_OK && m < t->config->n_moe; m++) {
@@ -856,7 +882,7 @@ static int load_all(struct tiered *t, struct od_err *err)
 	}
 	if (rc != OD_OK)
 		return rc;
-	odm_tier_admission_read(&t->admission, stored_bytes(t), od_now_ns() - begin_ns);
+	learn_reads(t);
 	show_progress(t, t->config->n_moe);
 	odm_tier_store_enter_all(t->store);
 	return OD_OK;

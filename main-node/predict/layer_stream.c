@@ -16,11 +16,19 @@ void odm_layer_stream_routed(struct odm_layer_stream *s, uint32_t n_moe, const s
 	s->missing_chosen += ((double)c->n_missing_chosen / (double)c->n_missing - s->missing_chosen) / s->n_layers;
 }
 
+static bool pays(double chosen, double missing_chosen, double rho, double slack)
+{
+	return chosen >= LEAST_CHOSEN - slack &&
+	       (rho <= MOST_RHO + slack || missing_chosen >= LEAST_MISSING_CHOSEN - slack);
+}
+
+bool odm_layer_stream_pays(double chosen, double missing_chosen, double rho)
+{
+	return pays(chosen, missing_chosen, rho, 0);
+}
+
 bool odm_layer_stream_next(struct odm_layer_stream *s, double rho)
 {
-	const double slack = s->on ? SLACK : 0;
-
-	s->on = s->n_layers > 0 && s->chosen >= LEAST_CHOSEN - slack &&
-		(rho <= MOST_RHO + slack || s->missing_chosen >= LEAST_MISSING_CHOSEN - slack);
+	s->on = s->n_layers > 0 && pays(s->chosen, s->missing_chosen, rho, s->on ? SLACK : 0);
 	return s->on;
 }

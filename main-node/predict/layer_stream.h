@@ -27,5 +27,7 @@ struct odm_layer_choice {
 void odm_layer_stream_routed(struct odm_layer_stream *s, uint32_t n_moe, const struct odm_layer_choice *c);
 /* Does it pay in the step that begins? rho: time to read all that is missing / time to compute the step. */
 bool odm_layer_stream_next(struct odm_layer_stream *s, double rho);
+/* The same of any step, from the two shares. */
+bool odm_layer_stream_pays(double chosen, double missing_chosen, double rho);
 
 #endif

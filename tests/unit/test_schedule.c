@@ -672,6 +672,34 @@ static void progress_and_busy_tell_of_work(void **state)
 	od_schedule_free(s);
 }
 
+/* Time counts while any thread has a job of a load, once however many have. */
+static void time_of_loads_is_counted(void **state)
+{
+	struct od_schedule *s = new_schedule(2);
+	struct od_load_job a, b, c;
+
+	(void)state;
+	clock_ns = 1000;
+	assert_int_equal(figures(s).loading_ns, 0);
+	WANT(s, 1, 0, 1, 0, 1);
+	clock_ns += 10; /* nothing has begun */
+	assert_true(od_schedule_next_read(s, &a, false));
+	clock_ns += 100;
+	assert_int_equal(figures(s).loading_ns, 100); /* while it is under way */
+	assert_true(od_schedule_next_read(s, &b, false));
+	clock_ns += 200;
+	(void)!od_schedule_end_job(s, &a, 5, OD_OK, NULL);
+	clock_ns += 400;
+	assert_true(od_schedule_next_finish(s, &c, false));
+	(void)!od_schedule_end_job(s, &b, 5, OD_OK, NULL);
+	clock_ns += 800;
+	(void)!od_schedule_end_job(s, &c, 0, OD_OK, NULL);
+	clock_ns += 5000; /* no thread has one */
+	assert_int_equal(figures(s).loading_ns, 1500);
+	clock_ns = 0;
+	od_schedule_free(s);
+}
+
 static void every_run_cancels_one_load_at_most(void **state)
 {
 	struct od_schedule *s = new_schedule(3);
@@ -875,6 +903,7 @@ int main(void)
 		cmocka_unit_test(full_queue_drops_wants_and_refuses_runs),
 		cmocka_unit_test(session_end_drops_everything),
 		cmocka_unit_test(progress_and_busy_tell_of_work),
+		cmocka_unit_test(time_of_loads_is_counted),
 		cmocka_unit_test(every_run_cancels_one_load_at_most),
 		cmocka_unit_test(a_run_of_two_cancels_two_loads),
 		cmocka_unit_test(kept_stays_while_a_run_is_promised_a_slot),

@@ -17,16 +17,49 @@
 struct machine {
 	double step_s, row_s; /* a step of n rows computes for step_s + n * row_s */
 	double share; /* share of a layer's experts that a row chooses */
+	/* The same of experts that are not kept: it grows from `rare`, at `few` of them, to `share`, at all. */
+	double rare, few;
 	double disk; /* bytes a second */
-	double skew; /* reads less than if all experts were chosen as often */
+	double waited; /* share of the time of reads that steps wait for */
 };
+
+static double missing(const struct odm_tier_texts *t, double kv)
+{
+	const double room = fmax(0, (double)t->shared_bytes - kv);
+
+	return fmax(0, (double)t->all_bytes - room) / (double)t->all_bytes;
+}
+
+static double missing_chosen(const struct machine *m, double share_missing, double n)
+{
+	double p = m->rare;
+
+	if (share_missing > m->few)
+		p += (m->share - m->rare) * (share_missing - m->few) / (1 - m->few);
+	return 1 - pow(1 - p, n);
+}
+
+/* With a layer's missing experts loaded ahead, all of them are read while it computes. */
+static bool streams(const struct machine *m, const struct odm_tier_texts *t, double n, double kv)
+{
+	const double x = missing(t, kv), all_s = x * (double)t->stored_bytes / m->disk;
+
+	return 1 - pow(1 - m->share, n) >= 0.6 &&
+	       (all_s <= 1.2 * (m->step_s + n * m->row_s) || missing_chosen(m, x, n) >= 0.75);
+}
 
 static double read_bytes(const struct machine *m, const struct odm_tier_texts *t, double n, double kv)
 {
-	const double room = fmax(0, (double)t->shared_bytes - kv),
-		     missing = fmax(0, (double)t->all_bytes - room) / (double)t->all_bytes;
+	const double x = missing(t, kv);
 
-	return m->skew * (1 - pow(1 - m->share, n)) * missing * (double)t->stored_bytes;
+	return x * (double)t->stored_bytes * (streams(m, t, n, kv) ? 1 : missing_chosen(m, x, n));
+}
+
+static double true_step_s(const struct machine *m, const struct odm_tier_texts *t, double n, double kv)
+{
+	const double compute = m->step_s + n * m->row_s, read = read_bytes(m, t, n, kv) / m->disk;
+
+	return fmax(compute + (streams(m, t, n, kv) ? 0 : m->waited * read), read);
 }
 
 /* Each point stands for as many steps. */
@@ -39,21 +72,24 @@ static double true_rate(const struct machine *m, const struct odm_tier_texts *t,
 
 		if (n > t->n_running)
 			kv += (n - t->n_running) * (double)t->text_bytes[i];
-		s += fmax(m->step_s + n * m->row_s, read_bytes(m, t, n, kv) / m->disk);
+		s += true_step_s(m, t, n, kv);
 	}
 	return n * ODM_LIFE_POINTS / s;
 }
 
+/* With the memory of all texts that run. */
 static void one_step(struct odm_tier_admission *a, const struct machine *m, const struct odm_tier_texts *t, uint32_t n)
 {
-	const double kv = (double)t->running_bytes[0] / t->n_running * n, bytes = read_bytes(m, t, n, kv),
-		     compute = m->step_s + n * m->row_s, read = bytes / m->disk;
+	const double kv = (double)t->running_bytes[0], bytes = read_bytes(m, t, n, kv),
+		     compute = m->step_s + n * m->row_s, step = true_step_s(m, t, n, kv);
 	struct odm_tier_step s = { .n_rows = n,
-				   .step_ns = (uint64_t)(fmax(compute, read) * NS),
-				   .stall_ns = (uint64_t)(fmax(0, read - compute) * NS),
+				   .step_ns = (uint64_t)(step * NS),
+				   .stall_ns = (uint64_t)((step - compute) * NS),
 				   .read_bytes = (uint64_t)bytes,
-				   .even_bytes = (uint64_t)(bytes / m->skew),
-				   .chosen = 1 - pow(1 - m->share, n) };
+				   .streams = streams(m, t, n, kv),
+				   .chosen = 1 - pow(1 - m->share, n),
+				   .missing = missing(t, kv),
+				   .missing_chosen = missing_chosen(m, missing(t, kv), n) };
 
 	odm_tier_admission_step(a, &s);
 }
@@ -65,11 +101,11 @@ static void it_is_as_the_machine(void **state)
 
 	(void)state;
 	for (int round = 0; round < 3000; round++) {
-		const struct machine m = { .step_s = 1e-3 * (1 + random_below(&seed, 50)),
-					   .row_s = 1e-4 * (1 + random_below(&seed, 30)),
-					   .share = 0.01 * (1 + random_below(&seed, 30)),
-					   .disk = 1e8 * (1 + random_below(&seed, 100)),
-					   .skew = 0.1 * (3 + random_below(&seed, 8)) };
+		struct machine m = { .step_s = 1e-3 * (1 + random_below(&seed, 50)),
+				     .row_s = 1e-4 * (1 + random_below(&seed, 30)),
+				     .share = 0.01 * (1 + random_below(&seed, 30)),
+				     .disk = 1e8 * (1 + random_below(&seed, 100)),
+				     .waited = 0.5 };
 		struct odm_tier_texts t = { .n_running = 2 + random_below(&seed, 30),
 					    .n_waiting = 1 + random_below(&seed, 40),
 					    .all_bytes = (uint64_t)(MIB * 1000),
@@ -83,13 +119,12 @@ static void it_is_as_the_machine(void **state)
 			t.text_bytes[i] = (uint64_t)(MIB * (1 + random_below(&seed, 20)));
 			t.running_bytes[i] = t.n_running * (uint64_t)(MIB * (1 + random_below(&seed, 20)));
 		}
+		m.few = missing(&t, (double)t.running_bytes[0]);
+		/* If nothing was missing so far, it expects even choices. */
+		m.rare = m.few > 0 ? m.share * 0.1 * (3 + random_below(&seed, 8)) : m.share;
 		odm_tier_admission_read(&a, (uint64_t)m.disk, (uint64_t)NS);
 		for (int i = 0; i < 400; i++)
 			one_step(&a, &m, &t, 1 + random_below(&seed, t.n_running));
-		if (a.skew == 0) { /* nothing was missing so far: it expects even choices */
-			assert_true(read_bytes(&m, &t, t.n_running, (double)t.running_bytes[0]) < 1);
-			continue;
-		}
 		for (uint32_t n = 1; n <= t.n_running + t.n_waiting; n++) {
 			const double is = odm_tier_admission_rate(&a, &t, n), want = true_rate(&m, &t, n);
 			assert_true(fabs(is / want - 1) < 0.02);
@@ -118,7 +153,7 @@ static void set_bytes(struct odm_tier_texts *t, uint64_t running, uint64_t text)
 
 static void before_anything_is_known(void **state)
 {
-	const struct machine m = { 1e-2, 1e-3, 0.1, 1e9, 1 };
+	const struct machine m = { .step_s = 1e-2, .row_s = 1e-3, .share = 0.1, .rare = 0.1, .disk = 1e9 };
 	struct odm_tier_texts t = { .n_running = 0,
 				    .n_waiting = 5,
 				    .shared_bytes = 1000,
@@ -139,7 +174,7 @@ static void before_anything_is_known(void **state)
 		one_step(&a, &m, &t, 1);
 	assert_true(odm_tier_admission_admits(&a, &t)); /* reads of a few bytes take no time */
 	set_bytes(&t, 20, 900);
-	assert_true(odm_tier_admission_admits(&a, &t)); /* no step ever waited for reads */
+	assert_true(odm_tier_admission_admits(&a, &t)); /* nothing was ever read */
 	odm_tier_admission_read(&a, 1000, (uint64_t)NS);
 	assert_false(odm_tier_admission_admits(&a, &t));
 	t.n_running = 0;
@@ -148,7 +183,7 @@ static void before_anything_is_known(void **state)
 
 static void rho_is_as_the_machine(void **state)
 {
-	const struct machine m = { 1e-2, 1e-3, 0.1, 1e9, 1 };
+	const struct machine m = { .step_s = 1e-2, .row_s = 1e-3, .share = 0.1, .rare = 0.1, .disk = 1e9 };
 	struct odm_tier_texts t = {
 		.n_running = 10, .n_waiting = 1, .shared_bytes = 1000, .all_bytes = 1000, .stored_bytes = 1000
 	};
@@ -166,8 +201,48 @@ static void rho_is_as_the_machine(void **state)
 	for (uint32_t i = 0; i < 2000; i++) /* it does not forget */
 		one_step(&a, &m, &t, 10);
 	assert_true(fabs(odm_tier_admission_rho(&a, 2.2e7, 1) - 2) < 0.2);
-	a.bytes_per_s = 0;
+	for (uint32_t i = 0; i < 2000; i++) /* the disk is slower by now */
+		odm_tier_admission_read(&a, (uint64_t)m.disk / 50, (uint64_t)NS / 10);
+	assert_true(fabs(odm_tier_admission_rho(&a, 2.2e7, 1) - 10) < 1);
+	odm_tier_admission_read(&a, 1 << 30, 0); /* a clock that stands still says nothing */
+	assert_true(fabs(odm_tier_admission_rho(&a, 2.2e7, 1) - 10) < 1);
+	a.read_s = 0;
 	assert_true(isinf(odm_tier_admission_rho(&a, 1e6, 10)));
+}
+
+/* Steps wait for a part of the reads, as long as the disk is not their limit and no layers are loaded ahead. */
+static void waits_are_learnt(void **state)
+{
+	struct odm_tier_texts t = { .n_running = 4,
+				    .n_waiting = 1,
+				    .shared_bytes = 900,
+				    .all_bytes = 1000,
+				    .stored_bytes = 100000000,
+				    .row_share = 0.1 };
+	const struct machine m = {
+		.step_s = 1e-2, .row_s = 1e-3, .share = 0.1, .rare = 0.1, .disk = 1e9, .waited = 0.8
+	};
+	struct odm_tier_admission a = { 0 };
+	struct odm_tier_step s;
+	double before;
+
+	(void)state;
+	odm_tier_admission_read(&a, (uint64_t)m.disk, (uint64_t)NS);
+	for (int i = 0; i < 3000; i++)
+		one_step(&a, &m, &t, 1 + (uint32_t)i % 4);
+	assert_true(fabs(a.waited - 0.8) < 1e-3);
+	before = a.waited;
+	s = (struct odm_tier_step){
+		.n_rows = 1, .step_ns = (uint64_t)NS / 100, .stall_ns = (uint64_t)NS / 1000, .read_bytes = 9900000
+	};
+	odm_tier_admission_step(&a, &s); /* bound by the disk */
+	s.read_bytes = 5000000;
+	s.streams = true;
+	odm_tier_admission_step(&a, &s);
+	assert_true(a.waited == before);
+	s.streams = false;
+	odm_tier_admission_step(&a, &s); /* a fifth: 1 ms of 5 */
+	assert_true(a.waited < before && a.waited > before - 0.01);
 }
 
 static void strange_steps_change_nothing(void **state)
@@ -180,7 +255,7 @@ static void strange_steps_change_nothing(void **state)
 	odm_tier_admission_step(&a, &none);
 	odm_tier_admission_step(&a, &late);
 	odm_tier_admission_read(&a, 0, 0);
-	assert_true(a.n == 0 && a.bytes_per_s == 0);
+	assert_true(a.n == 0 && a.read_s == 0);
 	assert_true(odm_tier_admission_rate(&a, &t, 1) == 0);
 }
 
@@ -188,7 +263,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(it_is_as_the_machine),
 					    cmocka_unit_test(before_anything_is_known),
-					    cmocka_unit_test(rho_is_as_the_machine),
+					    cmocka_unit_test(rho_is_as_the_machine), cmocka_unit_test(waits_are_learnt),
 					    cmocka_unit_test(strange_steps_change_nothing) };
 
 	return cmocka_run_group_tests_name("tier_admission", tests, NULL, NULL);

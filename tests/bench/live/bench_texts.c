@@ -1,7 +1,8 @@
 /* od-bench texts: N clients of one machine whose memory is shared by experts and the KV cache of their texts.
  *
  * Each client has one text in the engine at a time, waiting or running, and submits the next when it ends. The first
- * texts end evenly over the time of one, so that later the texts' lengths are spread evenly. Measured is from the
+ * texts, and the first of any number of clients, have lengths that are spread evenly, so that later the texts that run
+ * are in all parts of their time. Measured is from the
  * moment the first texts have all ended until as many others have as was asked for. With --grow all clients begin at
  * once and have one text each, so that its KV cache grows from nothing, and the time until the last one ends is
  * measured, in parts. A budget is divided between experts and KV cache in the ways that --splits lists (FluxMoE, arXiv
@@ -239,12 +240,20 @@ static void on_token(void *arg, const struct odm_token *t)
 	c->last_ns = now_ns;
 }
 
-/* The first texts of n clients end evenly over the time of one. */
+/* In (0, 1], evenly spread for any number of clients: multiples of the golden ratio. */
+static double part_of_first(size_t i)
+{
+	const double x = 0.6180339887498949 * (double)(i + 1);
+
+	return x - floor(x);
+}
+
 static int submit(struct client *c, size_t i, size_t n, struct od_err *err)
 {
 	struct texts_bench *b = c->b;
 	const struct od_prompt *p = &b->prompts.prompt[(i + c->n * n) % b->prompts.n];
-	const uint64_t first = b->grow ? b->opt.tokens : b->opt.tokens * (i + 1) / n;
+	const uint64_t first =
+		b->grow || n == 1 ? b->opt.tokens : (uint64_t)ceil((double)b->opt.tokens * part_of_first(i));
 	struct odm_request req = {
 		.prompt = p->ids,
 		.n_prompt = p->n_ids,
