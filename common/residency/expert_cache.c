@@ -279,6 +279,14 @@ double od_expert_cache_gain(const struct od_expert_cache *c, uint32_t m, uint32_
 	return find_least(c, &least) ? uses_now(c, id) - uses_now(c, least) : -INFINITY;
 }
 
+double od_expert_cache_chance(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
+{
+	const double each = exp2(-1.0 / HALF_LIFE_STEPS), time = c != NULL ? (double)c->layer[m].time : 0;
+
+	/* One use in each step would sum up to the second factor's inverse. */
+	return time > 0 ? uses_now(c, id_of(c, m, expert)) * ((1 - each) / (1 - pow(each, time))) : 0;
+}
+
 void od_expert_cache_forget(struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
 	if (!od_expert_cache_keeps(c, m, expert))

@@ -41,6 +41,8 @@ void od_expert_cache_used_elsewhere(struct od_expert_cache *c, uint64_t step, ui
 /* How many uses more than the expert that would leave for it this one has had, each use counted by its age; INFINITY:
  * it is kept, or there is room; -INFINITY: it would not be kept. */
 double od_expert_cache_gain(const struct od_expert_cache *c, uint32_t m, uint32_t expert);
+/* Share of the layer's recent steps that used the expert, of which older ones count less. */
+double od_expert_cache_chance(const struct od_expert_cache *c, uint32_t m, uint32_t expert);
 /* The expert is not in memory any more, because its load failed, for example. */
 void od_expert_cache_forget(struct od_expert_cache *c, uint32_t m, uint32_t expert);
 /* Steps are numbered anew. */

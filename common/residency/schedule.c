@@ -1203,6 +1203,19 @@ void od_schedule_used_elsewhere(struct od_schedule *s, uint64_t step, uint32_t m
 	pthread_mutex_unlock(&s->lock);
 }
 
+size_t od_schedule_missing(struct od_schedule *s, uint32_t m, double least, uint32_t *experts)
+{
+	const struct od_expert_cache *c = s->opts.cache;
+	size_t n = 0;
+
+	pthread_mutex_lock(&s->lock);
+	for (uint32_t i = 0; i < s->opts.n_experts; i++)
+		if (!od_expert_cache_keeps(c, m, i) && (least <= 0 || od_expert_cache_chance(c, m, i) >= least))
+			experts[n++] = i;
+	pthread_mutex_unlock(&s->lock);
+	return n;
+}
+
 /* ---- Statistics ---- */
 
 void od_schedule_figures(struct od_schedule *s, struct od_load_figures *f)

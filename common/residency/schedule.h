@@ -169,6 +169,10 @@ void od_schedule_gains(struct od_schedule *s, uint32_t m, const uint16_t *expert
 /* They are computed elsewhere in this step: uses for the cache. */
 void od_schedule_used_elsewhere(struct od_schedule *s, uint64_t step, uint32_t m, const uint16_t *experts, size_t n);
 
+/* Lists the experts of a layer that the cache does not keep and that recent steps have used with this probability at
+ * least; 0: all. experts: room for all of the layer. Returns how many. */
+size_t od_schedule_missing(struct od_schedule *s, uint32_t m, double least, uint32_t *experts);
+
 /* True: the cache pins every expert; fills mem [n_moe][n_experts]. They stay until the place or the budget
  * changes. */
 bool od_schedule_all_pinned(struct od_schedule *s, struct od_expert_mem *mem);

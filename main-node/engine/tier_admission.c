@@ -88,13 +88,6 @@ void odm_tier_admission_read(struct odm_tier_admission *a, uint64_t bytes, uint6
 	a->read_s = a->read_s * keep + od_seconds(ns);
 }
 
-double odm_tier_admission_rho(const struct odm_tier_admission *a, double bytes, size_t n_rows)
-{
-	if (a->n < FEW_STEPS || bytes_per_s(a) <= 0)
-		return INFINITY;
-	return bytes / bytes_per_s(a) / compute_s(a, (double)n_rows);
-}
-
 /* KV cache of n texts. */
 static double kv_bytes(const struct odm_tier_texts *t, double n, size_t point)
 {
@@ -104,8 +97,8 @@ static double kv_bytes(const struct odm_tier_texts *t, double n, size_t point)
 	       more * (double)t->text_bytes[point];
 }
 
-/* Share of the experts that are not kept, `missing` of all, that n rows choose: the fewer are kept, the more is it as of
- * all experts. */
+/* The share of the experts that are not kept that n rows choose. missing: how many are not kept, of all. The more they
+ * are, the more are they like all experts. */
 static double missing_chosen(const struct odm_tier_admission *a, double left, double missing, double n)
 {
 	const double more = missing > a->missing && a->missing < 1 ? (missing - a->missing) / (1 - a->missing) : 0;
@@ -113,6 +106,16 @@ static double missing_chosen(const struct odm_tier_admission *a, double left, do
 	if (a->missing_left <= 0)
 		return 1 - pow(left, n);
 	return 1 - pow(a->missing_left + more * (left - a->missing_left), n);
+}
+
+/* With experts loaded ahead: so many that what is still waited for, and the computing, take as long as all reads.
+ * all: time to read what is missing; part: share of it that is chosen. */
+static double streamed_s(const struct odm_tier_admission *a, double compute, double all, double part)
+{
+	const double waits = a->waited * part * all, more = (1 - part) * all, spare = compute + waits - part * all,
+		     ahead = more + waits > 0 ? fmin(fmax(spare / (more + waits), 0), 1) : 0;
+
+	return fmax(compute + (1 - ahead) * waits, part * all + ahead * more);
 }
 
 /* Time of a step of n rows when so large a share of the experts is not kept. */
@@ -125,9 +128,9 @@ static double step_s(const struct odm_tier_admission *a, const struct odm_tier_t
 	if (bytes_per_s(a) <= 0)
 		return compute;
 	all = missing * (double)t->stored_bytes / bytes_per_s(a);
-	if (odm_layer_stream_pays(1 - pow(left, n), part, all / compute))
-		return fmax(compute, all);
-	return fmax(compute + a->waited * part * all, part * all);
+	if (!odm_layer_stream_pays(1 - pow(left, n)))
+		return fmax(compute + a->waited * part * all, part * all);
+	return streamed_s(a, compute, all, part);
 }
 
 double odm_tier_admission_rate(const struct odm_tier_admission *a, const struct odm_tier_texts *t, uint32_t n)

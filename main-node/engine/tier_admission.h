@@ -2,10 +2,11 @@
  * experts.
  *
  * The KV cache of a text takes memory from experts, which steps then have to read from the file. Reads go on while
- * others are computed. Where whole layers are loaded ahead (layer_stream.h), a step takes the longer time of the two
- * (FluxMoE, arXiv 2604.02715, section 4.3, whose rho is their ratio); else it waits for a part of the reads. All is
- * learnt from the steps so far: the time that so many rows take to compute, the share of the experts that they choose,
- * also of those that are not kept, how fast reads are, and which part of them steps wait for.
+ * others are computed, but a step waits for a part of them. With many rows experts are loaded ahead (layer_stream.h):
+ * then it takes no longer than computing and reads take, each by itself (FluxMoE, arXiv 2604.02715, section 4.3, whose
+ * rho is their ratio), but for what is read and not chosen. All is learnt from the steps so far: the time that so many
+ * rows take to compute, the share of the experts that they choose, also of those that are not kept, how fast reads are,
+ * and which part of them steps wait for.
  * Thread: the engine thread. Owner: the caller; plain data, all zero at first. */
 #ifndef ODM_TIER_ADMISSION_H
 #define ODM_TIER_ADMISSION_H
@@ -24,7 +25,7 @@ struct odm_tier_admission {
 	/* Share of the experts that are not kept, and which share of these one more row does not choose: it is larger,
 	 * since the cache keeps what is chosen most. 0: not known */
 	double missing, missing_left;
-	double waited; /* share of the time of reads that steps waited, without layers loaded ahead */
+	double waited; /* share of the time of reads that steps waited, when none were loaded ahead */
 	double read_bytes, read_s; /* sums over reads, of which older ones count less */
 };
 
@@ -32,8 +33,8 @@ struct odm_tier_admission {
 struct odm_tier_step {
 	size_t n_rows;
 	uint64_t step_ns, stall_ns; /* the whole step; waiting for reads */
-	uint64_t read_bytes; /* of experts that it used */
-	bool streams; /* whole layers were loaded ahead */
+	uint64_t read_bytes; /* reads of experts that it used */
+	bool streams; /* experts were loaded ahead (layer_stream.h) */
 	/* Shares, means over its layers: experts that its rows chose; those that were not kept; and of these, those
 	 * that its rows chose. 0: not known. */
 	double chosen, missing, missing_chosen;
@@ -41,9 +42,6 @@ struct odm_tier_step {
 void odm_tier_admission_step(struct odm_tier_admission *a, const struct odm_tier_step *s);
 /* So much was read in the time in which anything was being read. */
 void odm_tier_admission_read(struct odm_tier_admission *a, uint64_t bytes, uint64_t ns);
-
-/* Time to read so many bytes / time to compute a step of n rows (FluxMoE's rho); infinite: not known. */
-double odm_tier_admission_rho(const struct odm_tier_admission *a, double bytes, size_t n_rows);
 
 /* Texts that run, and those that wait. */
 struct odm_tier_texts {

@@ -236,16 +236,6 @@ uint64_t odm_tier_store_shared_bytes(struct odm_tier_store *s)
 	return bytes;
 }
 
-uint64_t odm_tier_store_kept_bytes(struct odm_tier_store *s)
-{
-	uint64_t bytes;
-
-	pthread_mutex_lock(&s->budget_lock);
-	bytes = cache_budget(s);
-	pthread_mutex_unlock(&s->budget_lock);
-	return bytes;
-}
-
 /* The four are called on the engine thread, between layers. */
 static uint32_t most_pages(void *arg)
 {

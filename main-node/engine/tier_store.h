@@ -36,9 +36,8 @@ struct od_device *odm_tier_store_host_cpu(const struct odm_tier_store *s);
 
 /* From now on pages of KV cache draw on the budget, and it follows free memory. Once, after the first loads. */
 OD_MUST_CHECK int odm_tier_store_share(struct odm_tier_store *s, struct od_err *err);
-/* For experts and pages together, as free memory allows now; of these, for experts that are kept. */
+/* For experts and pages together, as free memory allows now. */
 uint64_t odm_tier_store_shared_bytes(struct odm_tier_store *s);
-uint64_t odm_tier_store_kept_bytes(struct odm_tier_store *s);
 
 /* From now on the experts that a layer lacks are loaded while the layer before computes, or no longer: they need
  * slots. */

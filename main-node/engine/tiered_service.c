@@ -62,7 +62,7 @@ struct tiered {
 	bool always_predicts; /* no trial */
 	struct odm_predict_trial trial;
 	struct odm_layer_stream stream; /* decode steps */
-	uint16_t *every; /* [n_experts]: 0, 1, ... */
+	uint64_t step_end_ns, step_loading_ns; /* when the last decode step ended; time of loads until then */
 	uint64_t step_begin_ns; /* the decode step's, as the following */
 	uint64_t step_stall_ns, step_bytes, step_experts, step_layers, step_missing, step_missing_chosen;
 	struct odm_tier_admission admission;
@@ -155,21 +155,10 @@ static uint64_t stored_bytes(const struct tiered *t)
 	return (uint64_t)t->config->n_moe * t->config->n_experts * od_pack_expert_stored_bytes(t->model->pack);
 }
 
-/* Share of the experts that the cache has no room for. */
-static double missing_share(struct tiered *t)
-{
-	const double all = (double)odm_tier_plan_all_bytes(&t->model->tiers, t->config);
-
-	return fmax(0, 1 - (double)odm_tier_store_kept_bytes(t->store) / all);
-}
-
 /* With few rows experts are predicted, with many whole layers are loaded ahead. */
-static void choose_regime(struct tiered *t, const struct odm_step *step)
+static void choose_regime(struct tiered *t)
 {
-	const double bytes = missing_share(t) * (double)stored_bytes(t);
-	const bool before = t->stream.on,
-		   on = t->follows[ODM_DECODE] &&
-			odm_layer_stream_next(&t->stream, odm_tier_admission_rho(&t->admission, bytes, step->n_rows));
+	const bool before = t->stream.on, on = t->follows[ODM_DECODE] && odm_layer_stream_next(&t->stream);
 
 	if (on != before)
 		od_log(OD_LOG_DEBUG, "experts: %s",
@@ -187,7 +176,7 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	odm_tier_store_open_step(t->store);
 	t->follows[step->phase] = odm_tier_store_all(t->store) == NULL;
 	if (step->phase == ODM_DECODE)
-		choose_regime(t, step);
+		choose_regime(t);
 	t->predicting[step->phase] =
 		t->predictions != NULL && t->follows[step->phase] && !(step->phase == ODM_DECODE && t->stream.on) &&
 		(t->always_predicts || step->phase == ODM_PREFILL || odm_predict_trial_next(&t->trial));
@@ -201,6 +190,20 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	if (predicts(t))
 		begin_predictions(t, step);
 	return OD_OK;
+}
+
+/* Before learn_reads. */
+static void learn_waits(struct tiered *t)
+{
+	const uint64_t now_ns = od_now_ns();
+	struct od_load_figures f;
+
+	od_schedule_figures(t->schedule, &f);
+	if (t->step_end_ns > 0)
+		odm_layer_stream_ended(&t->stream, now_ns - t->step_end_ns, t->step_stall_ns,
+				       f.loading_ns - t->step_loading_ns);
+	t->step_end_ns = now_ns;
+	t->step_loading_ns = f.loading_ns;
 }
 
 static void learn_costs(struct tiered *t, const struct odm_step *step)
@@ -259,7 +262,7 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 	if (t->open[step->phase] == NULL)
 		return;
 	if (step->phase == ODM_DECODE && !t->given_up)
-		learn_costs(t, step);
+		learn_costs(t, step), learn_waits(t);
 	learn_reads(t);
 	od_schedule_close(t->schedule, t->session, step->step, t->config->n_moe - 1);
 	if (step->phase == ODM_DECODE && t->follows[ODM_DECODE] && !t->stream.on)
@@ -359,19 +362,6 @@ static void bind_shapes(struct tiered *t, uint32_t m)
 		od_pack_bind(t->model->pack, m, i, &anywhere, &t->expert[i]);
 }
 
-/* The experts [n] that the cache keeps of layer m, in want_kept; returns the number of those that it does not. */
-static size_t find_missing(struct tiered *t, uint32_t m)
-{
-	const size_t n = t->config->n_experts;
-	size_t n_missing = 0;
-
-	od_schedule_keeps(t->schedule, m, t->every, n, t->want_kept);
-	for (size_t i = 0; i < n; i++)
-		if (!t->want_kept[i])
-			t->want_expert[n_missing++] = (uint32_t)i;
-	return n_missing;
-}
-
 /* All that is missing of the next layers is loaded while this one is computed; the last layer is followed by the next
  * step's first. One layer would not do: an expert may take longer to read than a layer to compute. What a layer lacks
  * when it is nearer counts more than what it lacked before. */
@@ -383,23 +373,18 @@ static void stream_next(struct tiered *t)
 		const uint32_t m = (t->call->m + i) % t->config->n_moe;
 
 		(void)od_schedule_want(t->schedule, t->session, step, m, LAYERS_AHEAD - i + 1, t->want_expert,
-				       find_missing(t, m), false);
+				       od_schedule_missing(t->schedule, m, t->stream.least, t->want_expert), false);
 	}
 }
 
 /* After od_schedule_run. */
-static void learn_stream(struct tiered *t, size_t n_missing)
+static void learn_choice(struct tiered *t, size_t n_missing)
 {
-	struct odm_layer_choice c = { .n = t->config->n_experts,
-				      .n_chosen = t->n_items + t->n_host,
-				      .n_missing = n_missing,
-				      .n_missing_chosen = t->n_host };
-
+	t->step_missing += n_missing;
+	t->step_missing_chosen += t->n_host;
 	for (size_t i = 0; i < t->n_items; i++)
-		c.n_missing_chosen += !t->item[i].kept;
-	t->step_missing += c.n_missing;
-	t->step_missing_chosen += c.n_missing_chosen;
-	odm_layer_stream_routed(&t->stream, t->config->n_moe, &c);
+		t->step_missing_chosen += !t->item[i].kept;
+	odm_layer_stream_routed(&t->stream, t->config->n_moe, t->config->n_experts, t->n_items + t->n_host);
 }
 
 /* Some experts that the card lacks are computed where they are. */
@@ -435,12 +420,12 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	if (!od_device_maps(t->o.device))
 		bind_shapes(t, call->m);
 	note_ordered(t);
-	n_missing = counts_uses(t) ? find_missing(t, call->m) : 0;
+	n_missing = counts_uses(t) ? od_schedule_missing(t->schedule, call->m, 0, t->want_expert) : 0;
 	rc = od_schedule_run(t->schedule, t->session, call->step, call->m, true, t->item, t->n_items);
 	if (rc != OD_OK)
 		return od_fail(err, rc, "layer %u: %zu experts cannot be queued", call->m, t->n_items);
 	if (counts_uses(t)) {
-		learn_stream(t, n_missing);
+		learn_choice(t, n_missing);
 		if (t->stream.on)
 			stream_next(t);
 	}
@@ -740,7 +725,6 @@ static void free_service(struct odm_expert_service *base)
 	free(t->want.worker_before);
 	free(t->want_expert);
 	free(t->want_kept);
-	free(t->every);
 	free(t->item);
 	free(t->attempts);
 	free(t->ordered);
@@ -764,7 +748,6 @@ static int allocate(struct tiered *t, struct od_err *err)
 	t->want.worker_before = calloc(n, sizeof(*t->want.worker_before));
 	t->want_expert = calloc(n, sizeof(*t->want_expert));
 	t->want_kept = calloc(n, sizeof(*t->want_kept));
-	t->every = calloc(n, sizeof(*t->every));
 	t->item = calloc(n, sizeof(*t->item));
 	t->attempts = calloc(n, sizeof(*t->attempts));
 	t->ordered = calloc(n, sizeof(*t->ordered));
@@ -774,11 +757,9 @@ static int allocate(struct tiered *t, struct od_err *err)
 	t->expert = calloc(n, sizeof(*t->expert));
 	if (t->predicted == NULL || t->want.expert == NULL || t->want.worker == NULL || t->want.expert_before == NULL ||
 	    t->want.worker_before == NULL || t->want.rank == NULL || t->want_expert == NULL || t->want_kept == NULL ||
-	    t->every == NULL || t->item == NULL || t->attempts == NULL || t->ordered == NULL || t->item_of == NULL ||
-	    t->wave == NULL || t->in_wave == NULL || t->expert == NULL)
+	    t->item == NULL || t->attempts == NULL || t->ordered == NULL || t->item_of == NULL || t->wave == NULL ||
+	    t->in_wave == NULL || t->expert == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "experts in tiers: no memory for %zu rows", rows);
-	for (size_t i = 0; i < n; i++)
-		t->every[i] = (uint16_t)i;
 	rc = odm_step_uses_init(&t->uses, t->config, odm_pass_size_rows(t->config, (uint32_t)t->model->opts.parallel),
 				err);
 	if (rc == OD_OK)

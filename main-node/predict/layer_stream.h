@@ -1,8 +1,8 @@
-/* layer_stream.h - whether all experts that the next layer lacks are loaded while a layer is computed (FluxMoE, arXiv
- * 2604.02715, sections 4.1 and 4.3). With many rows nearly every expert of a layer is chosen, so nothing needs to be
- * predicted. It pays where reads take no longer than computing, because then no step waits for them; and where most of
- * these experts are chosen, because then they have to be read anyway. The cache keeps what is chosen most, so the share
- * that counts is of the experts that it does not keep.
+/* layer_stream.h - whether experts of the next layers are loaded while a layer is computed, before anything is
+ * predicted of them, and which: with many rows most experts of a layer are chosen (FluxMoE, arXiv 2604.02715, sections
+ * 4.1 and 4.3, loads whole layers then). All that is missing is loaded ahead while the disk has time for it. Where it
+ * has none, a load that is not used costs more than a wait: then only experts are loaded ahead that recent steps used
+ * often. How often that is follows the disk.
  *
  * Thread: the engine thread. Owner: the caller; plain data, all zero at first. */
 #ifndef ODM_LAYER_STREAM_H
@@ -13,21 +13,21 @@
 #include <stdint.h>
 
 struct odm_layer_stream {
-	/* Shares of a layer's experts that its rows chose: of all, and of those that were not kept. Means of recent
-	 * layers. */
-	double chosen, missing_chosen;
-	uint32_t n_layers; /* in the means */
+	double chosen; /* share of a layer's experts that its rows chose, mean of recent layers */
+	uint32_t n_layers; /* in the mean */
 	bool on;
+	double least; /* experts that are loaded ahead are used with this probability at least */
+	uint32_t n_steps; /* the following are sums over so many */
+	uint64_t ns, stall_ns, loading_ns;
 };
 
-/* A layer's experts: all, those that its rows chose; those that were not kept, and the chosen ones among these. */
-struct odm_layer_choice {
-	size_t n, n_chosen, n_missing, n_missing_chosen;
-};
-void odm_layer_stream_routed(struct odm_layer_stream *s, uint32_t n_moe, const struct odm_layer_choice *c);
-/* Does it pay in the step that begins? rho: time to read all that is missing / time to compute the step. */
-bool odm_layer_stream_next(struct odm_layer_stream *s, double rho);
-/* The same of any step, from the two shares. */
-bool odm_layer_stream_pays(double chosen, double missing_chosen, double rho);
+/* A layer's rows chose n_chosen of its n experts. */
+void odm_layer_stream_routed(struct odm_layer_stream *s, uint32_t n_moe, size_t n, size_t n_chosen);
+/* Are experts loaded ahead in the step that begins? */
+bool odm_layer_stream_next(struct odm_layer_stream *s);
+/* A step has ended, ns after the one before: for stall_ns it waited for loads, in loading_ns any were under way. */
+void odm_layer_stream_ended(struct odm_layer_stream *s, uint64_t ns, uint64_t stall_ns, uint64_t loading_ns);
+/* Rows that choose this share of all experts. */
+bool odm_layer_stream_pays(double chosen);
 
 #endif

@@ -372,6 +372,16 @@ static double model_gain(const struct lrfu_model *mo, uint32_t id)
 	return least == LRFU_IDS ? -INFINITY : pow(2, worth(mo, id) / 32) - pow(2, worth(mo, least) / 32);
 }
 
+/* Share of its layer's steps that used it, weighted by age. */
+static double model_chance(const struct lrfu_model *mo, uint32_t id)
+{
+	double all = 0;
+
+	for (uint64_t t = 1; t <= mo->now[id / LRFU_EXPERTS]; t++)
+		all += pow(0.5, (double)(mo->now[id / LRFU_EXPERTS] - t) / 32);
+	return all > 0 ? pow(2, worth(mo, id) / 32) / all : 0;
+}
+
 static void model_use(struct lrfu_model *mo, uint64_t step, uint32_t id)
 {
 	model_note(mo, step, id);
@@ -429,6 +439,8 @@ static void what_is_worth_most_stays(void **state)
 			}
 			gain = od_expert_cache_gain(c, id / LRFU_EXPERTS, id % LRFU_EXPERTS);
 			assert_true(gain == model_gain(&mo, id) || fabs(gain - model_gain(&mo, id)) < 1e-6);
+			assert_true(fabs(od_expert_cache_chance(c, id / LRFU_EXPERTS, id % LRFU_EXPERTS) -
+					 model_chance(&mo, id)) < 1e-9);
 			memcpy(was, mo.kept, sizeof(was));
 			if ((seed >> 40) % 4 == 0 && !mo.kept[id]) {
 				model_note(&mo, all_steps, id);
@@ -565,6 +577,7 @@ static void what_is_used_elsewhere_gains(void **state)
 {
 	const uint16_t experts[] = { 0, 1, 2, 3 };
 	struct expert_cache_world w;
+	uint32_t missing[EXPERTS];
 	double gain[4], before;
 
 	(void)state;
@@ -584,6 +597,10 @@ static void what_is_used_elsewhere_gains(void **state)
 	}
 	assert_true(gain[2] > 1);
 	assert_false(od_expert_cache_keeps(w.cache, 0, 2));
+	assert_int_equal(od_schedule_missing(w.s, 0, 0, missing), EXPERTS - 2);
+	assert_int_equal(od_schedule_missing(w.s, 0, 0.3, missing), 1);
+	assert_int_equal(missing[0], 2);
+	assert_int_equal(od_schedule_missing(w.s, 0, 0.9, missing), 0);
 	assert_false(use(&w, 0, 2, false).kept);
 	assert_true(od_expert_cache_keeps(w.cache, 0, 2));
 	close_world(&w);
