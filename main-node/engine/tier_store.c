@@ -51,7 +51,7 @@ const struct od_host_tier *odm_tier_store_host(const struct odm_tier_store *s)
 
 struct od_device *odm_tier_store_host_cpu(const struct odm_tier_store *s)
 {
-	return od_host_tier_form(s->host) >= 0 ? s->host_cpu : NULL;
+	return s->host_cpu;
 }
 
 /* ---- All experts in memory, until it is needed ---- */
@@ -376,6 +376,7 @@ static int open_host_tier(struct odm_tier_store *s, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &s->model->opts;
 	struct od_err why;
+	int rc;
 
 	if (!od_device_has_memory(s->device) ||
 	    (odm_tier_plan_holds_all(&s->model->tiers, s->config) && !s->model->shares_memory))
@@ -383,7 +384,12 @@ static int open_host_tier(struct odm_tier_store *s, struct od_err *err)
 	if (od_device_open_beside(&s->host_cpu, s->device, o->profile, (enum od_cpu)o->cpu, (unsigned)o->threads,
 				  "od-host", &why) != OD_OK)
 		od_log(OD_LOG_INFO, "experts in host memory are not computed there: %s", why.msg);
-	return od_host_tier_new(&s->host, s->model->pack, s->device, s->host_cpu, odm_tier_plan_host_bytes(), err);
+	rc = od_host_tier_new(&s->host, s->model->pack, s->device, s->host_cpu, odm_tier_plan_host_bytes(), err);
+	if (od_host_tier_form(s->host) < 0) { /* they would have nothing to compute on */
+		od_device_free(s->host_cpu);
+		s->host_cpu = NULL;
+	}
+	return rc;
 }
 
 void odm_tier_store_free(struct odm_tier_store *s)
