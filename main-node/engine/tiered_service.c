@@ -75,7 +75,7 @@ struct tiered {
 	size_t n_items, n_done; /* the device's */
 	struct odm_host_experts *host; /* NULL: the host computes none */
 	size_t n_host; /* the host's, in item behind the device's */
-	bool host_due; /* these have not been computed yet */
+	bool host_due; /* the host has yet to compute them */
 	struct od_schedule_item *item; /* [n_experts], in order of the first row that has the expert */
 	unsigned *attempts; /* [n_experts], by item */
 	bool *ordered; /* [n_experts], by item: its WANT came before the router spoke */
@@ -155,14 +155,13 @@ static uint64_t stored_bytes(const struct tiered *t)
 	return (uint64_t)t->config->n_moe * t->config->n_experts * od_pack_expert_stored_bytes(t->model->pack);
 }
 
-/* With few rows experts are predicted, with many whole layers are loaded ahead. */
+/* With few rows experts are predicted, with many they are loaded ahead by use. */
 static void choose_regime(struct tiered *t)
 {
 	const bool before = t->stream.on, on = t->follows[ODM_DECODE] && odm_layer_stream_next(&t->stream);
 
 	if (on != before)
-		od_log(OD_LOG_DEBUG, "experts: %s",
-		       on ? "whole layers are loaded ahead" : "layers are no longer loaded as a whole");
+		od_log(OD_LOG_DEBUG, "experts: %s", on ? "they are loaded ahead" : "they are no longer loaded ahead");
 	t->stream.on = on;
 	odm_tier_store_stream(t->store, on);
 }
@@ -192,20 +191,6 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	return OD_OK;
 }
 
-/* Before learn_reads. */
-static void learn_waits(struct tiered *t)
-{
-	const uint64_t now_ns = od_now_ns();
-	struct od_load_figures f;
-
-	od_schedule_figures(t->schedule, &f);
-	if (t->step_end_ns > 0)
-		odm_layer_stream_ended(&t->stream, now_ns - t->step_end_ns, t->step_stall_ns,
-				       f.loading_ns - t->step_loading_ns);
-	t->step_end_ns = now_ns;
-	t->step_loading_ns = f.loading_ns;
-}
-
 static void learn_costs(struct tiered *t, const struct odm_step *step)
 {
 	struct odm_tier_step s = { .n_rows = step->n_rows,
@@ -224,15 +209,23 @@ static void learn_costs(struct tiered *t, const struct odm_step *step)
 	odm_tier_admission_step(&t->admission, &s);
 }
 
-/* After any step. */
-static void learn_reads(struct tiered *t)
+/* After any step. decode: one that was not given up, whose waits count. */
+static void learn_reads(struct tiered *t, bool decode)
 {
+	const uint64_t now_ns = od_now_ns();
 	struct od_load_figures f;
 
 	od_schedule_figures(t->schedule, &f);
 	odm_tier_admission_read(&t->admission, f.c[OD_C_LOADED_BYTES] - t->read.bytes, f.loading_ns - t->read.ns);
 	t->read.bytes = f.c[OD_C_LOADED_BYTES];
 	t->read.ns = f.loading_ns;
+	if (!decode)
+		return;
+	if (t->step_end_ns > 0)
+		odm_layer_stream_ended(&t->stream, now_ns - t->step_end_ns, t->step_stall_ns,
+				       f.loading_ns - t->step_loading_ns);
+	t->step_end_ns = now_ns;
+	t->step_loading_ns = f.loading_ns;
 }
 
 static bool admits(struct odm_expert_service *base, const struct odm_waiting *w)
@@ -262,8 +255,8 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 	if (t->open[step->phase] == NULL)
 		return;
 	if (step->phase == ODM_DECODE && !t->given_up)
-		learn_costs(t, step), learn_waits(t);
-	learn_reads(t);
+		learn_costs(t, step);
+	learn_reads(t, step->phase == ODM_DECODE && !t->given_up);
 	od_schedule_close(t->schedule, t->session, step->step, t->config->n_moe - 1);
 	if (step->phase == ODM_DECODE && t->follows[ODM_DECODE] && !t->stream.on)
 		odm_predict_trial_ended(&t->trial, t->given_up ? 0 : od_now_ns() - t->step_begin_ns, step->n_rows);
@@ -362,7 +355,7 @@ static void bind_shapes(struct tiered *t, uint32_t m)
 		od_pack_bind(t->model->pack, m, i, &anywhere, &t->expert[i]);
 }
 
-/* All that is missing of the next layers is loaded while this one is computed; the last layer is followed by the next
+/* Experts that the next layers lack are loaded while this one is computed; the last layer is followed by the next
  * step's first. One layer would not do: an expert may take longer to read than a layer to compute. What a layer lacks
  * when it is nearer counts more than what it lacked before. */
 static void stream_next(struct tiered *t)
@@ -863,7 +856,7 @@ static int load_all(struct tiered *t, struct od_err *err)
 	}
 	if (rc != OD_OK)
 		return rc;
-	learn_reads(t);
+	learn_reads(t, false);
 	show_progress(t, t->config->n_moe);
 	odm_tier_store_enter_all(t->store);
 	return OD_OK;
