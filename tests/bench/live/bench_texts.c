@@ -1,8 +1,8 @@
 /* od-bench texts: N clients of one machine whose memory is shared by experts and the KV cache of their texts.
  *
  * Each client has one text in the engine at a time, waiting or running, and submits the next when it ends. The first
- * texts, and the first of any number of clients, have lengths that are spread evenly, so that later the texts that run
- * are in all parts of their time. Measured is from the
+ * texts, and the first of any number of clients, are cancelled after numbers of tokens that are spread evenly, so that
+ * later the texts that run are in all parts of their time. Measured is from the
  * moment the first texts have all ended until as many others have as was asked for. With --grow all clients begin at
  * once and have one text each, so that its KV cache grows from nothing, and the time until the last one ends is
  * measured, in parts. A budget is divided between experts and KV cache in the ways that --splits lists (FluxMoE, arXiv
@@ -61,6 +61,7 @@ struct client {
 	struct texts_bench *b;
 	struct odm_sequence *sequence; /* NULL: none */
 	uint64_t n; /* texts that it has submitted */
+	uint64_t left; /* tokens until the text is cancelled; 0: it is not */
 	uint64_t last_ns; /* when its text's last token came; 0: none has */
 };
 
@@ -230,6 +231,8 @@ static void on_token(void *arg, const struct odm_token *t)
 	const uint64_t now_ns = od_now_ns();
 
 	(void)t;
+	if (c->left > 0 && --c->left == 0)
+		odm_sequence_cancel(c->sequence);
 	if (b->measuring) {
 		b->tokens++;
 		if (c->last_ns > 0) {
@@ -252,14 +255,10 @@ static int submit(struct client *c, size_t i, size_t n, struct od_err *err)
 {
 	struct texts_bench *b = c->b;
 	const struct od_prompt *p = &b->prompts.prompt[(i + c->n * n) % b->prompts.n];
-	const uint64_t first =
-		b->grow || n == 1 ? b->opt.tokens : (uint64_t)ceil((double)b->opt.tokens * part_of_first(i));
 	struct odm_request req = {
 		.prompt = p->ids,
 		.n_prompt = p->n_ids,
-		.max_tokens = c->n > 0	? b->opt.tokens :
-			      first < 2 ? 2 :
-					  first,
+		.max_tokens = b->opt.tokens,
 		.ignore_eos = true,
 		.observer = { .arg = c, .token = on_token },
 	};
@@ -267,6 +266,9 @@ static int submit(struct client *c, size_t i, size_t n, struct od_err *err)
 	od_sampler_defaults(&req.sampling);
 	req.sampling.temperature = b->opt.temperature;
 	req.sampling.seed = b->opt.seed + i + c->n * n;
+	/* The first text ends earlier, but allows as many tokens as the others, so that no shorter ones are
+	 * expected. */
+	c->left = c->n > 0 || b->grow || n == 1 ? 0 : (uint64_t)ceil((double)b->opt.tokens * part_of_first(i));
 	c->n++;
 	c->last_ns = 0;
 	return odm_engine_submit(b->engine, &req, &c->sequence, err);
@@ -285,6 +287,8 @@ static int turn(struct texts_bench *b, size_t n, uint64_t *ended, struct od_err 
 		if (c->sequence == NULL || !odm_sequence_done(c->sequence))
 			continue;
 		rc = odm_sequence_take(c->sequence, &r, err);
+		if (rc == OD_ERR_CANCELLED)
+			rc = OD_OK;
 		c->sequence = NULL;
 		if (b->measuring)
 			add(b, &b->ttft_ms, &b->n_ttfts, &b->ttfts_room,
