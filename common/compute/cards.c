@@ -116,7 +116,8 @@ static void see_operands(struct finder *f, const struct od_op *op)
 		break;
 	case OD_OP_ROUTE:
 		SEE(f, op->route.logits, op->route.choice, op->route.weight, op->route.bias, op->route.factor,
-		    op->route.round);
+		    op->route.round, op->route.rows);
+		see_stream(f, &op->route.recent);
 		break;
 	case OD_OP_ACT: SEE(f, op->act.gate, op->act.up); break;
 	case OD_OP_FFN: SEE(f, op->ffn.x, op->ffn.y, op->ffn.scratch); break;

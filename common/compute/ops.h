@@ -283,11 +283,11 @@ struct od_op_delta {
 	float eps;
 };
 
-/* Routing (router.h). What decides is an expert's score, with its bias if there is one; the order of equal ones is that
- * of their numbers. choice [top_k]: uint16_t, best first. weight [top_k]: their scores, renormalised if asked, times
- * scale. Logits are multiplied by router.logit_scale first; at last each weight is multiplied by its expert's factor
- * (both: if given). margin [1]: what decided for the k-th expert minus that of the next, or the same of groups if that
- * is smaller; at most 1, and 1 if there is no next.
+/* Routing (router.h). What decides is an expert's score, with its bias if there is one, raised by a prior; the order of
+ * equal ones is that of their numbers. choice [top_k]: uint16_t, best first, but kept experts of a prior before all
+ * others. weight [top_k]: their scores, renormalised if asked, times scale. Logits are multiplied by router.logit_scale
+ * first; at last each weight is multiplied by its expert's factor (both: if given). margin [1]: what decided for the
+ * k-th expert minus that of the next, or the same of groups if that is smaller; at most 1, and 1 if there is no next.
  * With OD_SCORE_MIXER the margin is the least of all gaps between a choice and the next, and of the distances of other
  * experts from the edge of the band.
  * logits [n_experts] become probabilities: the softmax of what decides, or itself if that is a softmax; 0 outside the
@@ -299,6 +299,11 @@ struct od_op_route {
 	struct od_ref round; /* [hidden]: rows to round to BF16 for the experts; nowhere: none */
 	uint32_t n_experts, top_k, hidden;
 	struct od_router_spec router;
+	struct od_cache_prior prior;
+	/* With a prior: the rows, and a stream of struct od_recent. A row reads that of the position before it and
+	 * writes its own, but for a row of position 0, which reads none. So the rows of a text are in order. */
+	struct od_ref rows;
+	struct od_stream recent;
 };
 
 /* gate [n] = act(gate) * up: up [n] of row r begins at element r * stride. */

@@ -318,8 +318,48 @@ static float logit(struct ops_bench *b, enum logits kind)
 	return random_below(&b->seed, 5) == 0 ? NAN : random_below(&b->seed, 9) == 0 ? INFINITY : random_unit(&b->seed);
 }
 
-static void check_route(struct ops_bench *b, const struct od_router_spec *way, uint32_t n, uint32_t k, enum logits kind)
+#define RECENT_TEXTS 2
+
+/* A row's text keeps this of its routes, in the memory that is expected. */
+static struct od_recent *recent_of(struct ops_bench *b, const struct od_op_route *o, uint32_t table, uint32_t position)
 {
+	const uint32_t page = ((const uint32_t *)wanted(b, o->recent.tables))[table];
+
+	return (struct od_recent *)(void *)((char *)wanted(b, o->recent.pages) + page * o->recent.page_bytes +
+					    position * o->recent.row_bytes);
+}
+
+/* Rows of two texts, in any order; the one begins here, the other has rows already. */
+static void lay_recent(struct ops_bench *b, struct od_op_route *o, struct od_row_info *rows, uint32_t n_rows)
+{
+	static const uint32_t table[RECENT_TEXTS] = { 1, 0 };
+	uint32_t length[RECENT_TEXTS] = { 0, 7 };
+	const size_t row = od_recent_bytes(o->prior.recent) + 8, page = OD_KV_PAGE * row + 64;
+	struct od_recent *before;
+
+	for (uint32_t r = 0; r < n_rows; r++) {
+		const uint32_t t = (uint32_t)random_below(&b->seed, RECENT_TEXTS);
+
+		rows[r] = (struct od_row_info){ .table = t, .position = length[t]++ };
+	}
+	o->rows = lay(b, rows, n_rows * sizeof(*rows));
+	o->recent = (struct od_stream){ .pages = lay(b, NULL, RECENT_TEXTS * page),
+					.tables = lay(b, table, sizeof(table)),
+					.table_pages = 1,
+					.page_bytes = page,
+					.row_bytes = row,
+					.dtype = OD_F32 };
+	before = (struct od_recent *)(void *)(b->image + o->recent.pages.at + 6 * row);
+	before->range = 3.25f;
+	for (uint32_t i = 0; i < o->prior.recent; i++) /* the last ones of few are not there */
+		before->expert[i] = i < o->n_experts * 3 / 4 ? (uint16_t)(o->n_experts - 1 - i) : OD_NO_EXPERT;
+}
+
+static void check_route(struct ops_bench *b, const struct od_router_spec *way, uint32_t n, uint32_t k, enum logits kind,
+			const struct od_cache_prior *prior)
+{
+	struct od_row_info rows[8];
+
 	const uint32_t n_rows = n > 300 ? 3 : 5, hidden = n % 2 == 0 ? 1030 : 7;
 	struct od_op op = { .kind = OD_OP_ROUTE, .n_rows = n_rows };
 	struct od_op_route *o = &op.route;
@@ -332,7 +372,10 @@ static void check_route(struct ops_bench *b, const struct od_router_spec *way, u
 				   .n_experts = n,
 				   .top_k = k,
 				   .hidden = hidden,
-				   .router = *way };
+				   .router = *way,
+				   .prior = *prior };
+	if (prior->recent > 0)
+		lay_recent(b, o, rows, n_rows);
 	if (way->bias)
 		o->bias = lay_floats(b, n);
 	if (way->factors)
@@ -342,11 +385,21 @@ static void check_route(struct ops_bench *b, const struct od_router_spec *way, u
 	for (size_t i = 0; i < n_rows * n; i++)
 		((float *)(void *)(b->image + o->logits.at))[i] = logit(b, kind);
 	expect(b);
-	for (size_t r = 0; r < n_rows; r++)
+	for (size_t r = 0; r < n_rows; r++) {
+		struct od_cpu_recent recent = { 0 };
+
+		if (prior->recent > 0)
+			recent = (struct od_cpu_recent){
+				.before = rows[r].position > 0 ? recent_of(b, o, rows[r].table, rows[r].position - 1) :
+								 NULL,
+				.after = recent_of(b, o, rows[r].table, rows[r].position),
+				.position = rows[r].position
+			};
 		od_cpu_route_row(b->be, o, way->bias ? wanted_f32(b, o->bias) : NULL,
-				 way->factors ? wanted_f32(b, o->factor) : NULL, wanted_f32(b, o->logits) + r * n,
-				 (uint16_t *)wanted(b, o->choice) + r * k, wanted_f32(b, o->weight) + r * k,
-				 wanted_f32(b, o->margin) + r);
+				 way->factors ? wanted_f32(b, o->factor) : NULL, &recent,
+				 wanted_f32(b, o->logits) + r * n, (uint16_t *)wanted(b, o->choice) + r * k,
+				 wanted_f32(b, o->weight) + r * k, wanted_f32(b, o->margin) + r);
+	}
 	if (way->renormalise)
 		b->be->round_bf16(wanted(b, o->round), n_rows * hidden);
 	by_row(b, &o->logits, n * sizeof(float));
@@ -355,8 +408,12 @@ static void check_route(struct ops_bench *b, const struct od_router_spec *way, u
 	by_row(b, &o->margin, sizeof(float));
 	if (way->renormalise)
 		by_row(b, &o->round, hidden * sizeof(float));
+	if (prior->recent > 0)
+		by_row(b, &o->rows, sizeof(struct od_row_info));
 	check_op(b, &op, "route");
 }
+
+static const struct od_cache_prior no_prior;
 
 static void op_route_sizes(void **state)
 {
@@ -377,7 +434,36 @@ static void op_route_sizes(void **state)
 		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 			for (int kind = 0; kind < N_LOGITS; kind++)
 				if (sizes[i][0] < 1000 || (ways[w].score != OD_SCORE_MIXER && kind % 3 == 0))
-					check_route(&b, &ways[w], sizes[i][0], sizes[i][1], (enum logits)kind);
+					check_route(&b, &ways[w], sizes[i][0], sizes[i][1], (enum logits)kind,
+						    &no_prior);
+	bench_close(&b);
+}
+
+static void op_route_prior(void **state)
+{
+	static const struct od_router_spec ways[] = {
+		{ .renormalise = true, .scale = 1 },
+		{ .scale = 16, .logit_scale = 0.7f, .factors = true },
+		{ .score = OD_SCORE_SIGMOID, .bias = true, .renormalise = true, .scale = 2.5f, .sum_eps = 1e-20f },
+		{ .score = OD_SCORE_LOGIT, .bias = true, .scale = 0.5f },
+		{ .score = OD_SCORE_MIXER, .band = 0.3f },
+		{ .score = OD_SCORE_SIGMOID, .n_groups = 4, .top_groups = 2, .group_two = true, .scale = 1 },
+		{ .n_groups = 2, .top_groups = 1, .scale = 2.5f },
+	};
+	static const struct {
+		uint32_t n, k;
+		struct od_cache_prior prior;
+	} t[] = { { 8, 2, { 4, 1, 0.2f } },   { 64, 8, { 32, 2, 0.1f } },     { 64, 6, { 3, 2, 0.5f } },
+		  { 128, 8, { 128, 8, 1 } },  { 160, 6, { 200, 0, 0.3f } },   { 256, 64, { 300, 1, 0.2f } },
+		  { 512, 10, { 256, 2, 0 } }, { 4096, 64, { 2048, 2, 0.2f } } };
+	struct ops_bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++)
+		for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)
+			for (int kind = 0; kind < N_LOGITS; kind++)
+				if (t[i].n < 1000 || (ways[w].score != OD_SCORE_MIXER && kind % 3 == 0))
+					check_route(&b, &ways[w], t[i].n, t[i].k, (enum logits)kind, &t[i].prior);
 	bench_close(&b);
 }
 
@@ -401,7 +487,7 @@ static void op_route_groups(void **state)
 						    .renormalise = i % 3 == 0 };
 
 		for (int kind = 0; kind < N_LOGITS; kind++)
-			check_route(&b, &way, size[0], size[1], (enum logits)kind);
+			check_route(&b, &way, size[0], size[1], (enum logits)kind, &no_prior);
 	}
 	bench_close(&b);
 }
@@ -410,7 +496,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(op_delta_in),    ON_ALL_TABLES(op_delta),	       ON_ALL_TABLES(op_delta_finds_rows),
-		ON_ALL_TABLES(op_route_sizes), ON_ALL_TABLES(op_route_groups),
+		ON_ALL_TABLES(op_route_sizes), ON_ALL_TABLES(op_route_groups), ON_ALL_TABLES(op_route_prior),
 	};
 
 	choose_tables();

@@ -518,21 +518,58 @@ static void gate_rows(void *arg, size_t begin, size_t end, unsigned thread)
 
 /* ---- experts ---- */
 
+static void route_row(const struct cpu_job *j, size_t r, const struct od_cpu_recent *recent)
+{
+	const struct od_op_route *o = &j->op->route;
+	const size_t k = o->top_k;
+	float *round = f32_at(j, o->round);
+
+	od_cpu_route_row(j->be, o, f32_at(j, o->bias), f32_at(j, o->factor), recent,
+			 f32_at(j, o->logits) + r * o->n_experts, (uint16_t *)j->x->address(o->choice) + r * k,
+			 f32_at(j, o->weight) + r * k, f32_at(j, o->margin) + r);
+	/* The router saw the row as it is; the experts get it as it travels. */
+	if (round != NULL)
+		j->be->round_bf16(round + r * o->hidden, o->hidden);
+}
+
 static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	(void)thread;
+	for (size_t r = begin; r < end; r++)
+		route_row(arg, r, &(struct od_cpu_recent){ 0 });
+}
+
+static bool begins_text(const struct od_row_info *rows, size_t r)
+{
+	for (size_t i = r; i > 0; i--)
+		if (rows[i - 1].table == rows[r].table)
+			return false;
+	return true;
+}
+
+/* The rows of a text, one after the other, by the piece that has the first of them. */
+static void route_texts(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct cpu_job *j = arg;
 	const struct od_op_route *o = &j->op->route;
-	const size_t n = o->n_experts, k = o->top_k;
-	float *round = f32_at(j, o->round);
+	const struct od_row_info *rows = (const struct od_row_info *)j->x->address(o->rows);
 
 	(void)thread;
-	for (size_t r = begin; r < end; r++) {
-		od_cpu_route_row(j->be, o, f32_at(j, o->bias), f32_at(j, o->factor), f32_at(j, o->logits) + r * n,
-				 (uint16_t *)j->x->address(o->choice) + r * k, f32_at(j, o->weight) + r * k,
-				 f32_at(j, o->margin) + r);
-		/* The router saw the row as it is; the experts get it as it travels. */
-		if (round != NULL)
-			j->be->round_bf16(round + r * o->hidden, o->hidden);
+	for (size_t first = begin; first < end; first++) {
+		if (!begins_text(rows, first))
+			continue;
+		for (size_t r = first; r < j->op->n_rows; r++) {
+			struct od_cpu_recent recent = { .position = rows[r].position };
+			struct od_row_info before = rows[r];
+
+			if (rows[r].table != rows[first].table)
+				continue;
+			recent.after = (struct od_recent *)(void *)stream_row(j, &o->recent, &rows[r]);
+			before.position--;
+			if (rows[r].position > 0)
+				recent.before = (const struct od_recent *)(void *)stream_row(j, &o->recent, &before);
+			route_row(j, r, &recent);
+		}
 	}
 }
 
@@ -843,7 +880,10 @@ int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct 
 	case OD_OP_GATE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, gate_rows, &j); break;
 	case OD_OP_DELTA_IN: od_cpu_delta_in(x, op); break;
 	case OD_OP_DELTA: od_cpu_delta(x, op); break;
-	case OD_OP_ROUTE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, route_rows, &j); break;
+	case OD_OP_ROUTE:
+		od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, op->route.prior.recent > 0 ? route_texts : route_rows,
+			    &j);
+		break;
 	case OD_OP_ACT: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, activate_rows, &j); break;
 	case OD_OP_FFN: segments_ffn(&j); break;
 	case OD_OP_EXPERTS: return experts(&j, err);

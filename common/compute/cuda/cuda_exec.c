@@ -179,10 +179,14 @@ static void route(struct od_cuda_device *c, const struct od_op *op)
 		.bias = od_cuda_at(o->bias),
 		.factor = od_cuda_at(o->factor),
 		.round = od_cuda_at(o->round),
+		.rows = od_cuda_at(o->rows),
+		.recent = od_cuda_kv(&o->recent),
 		.n_experts = o->n_experts,
 		.top_k = o->top_k,
 		.hidden = o->hidden,
+		.n_rows = op->n_rows,
 		.router = o->router,
+		.prior = o->prior,
 	};
 	const unsigned blocks = a.round != NULL ? 1 + od_cuda_blocks(o->hidden, GPU_ROUTE_ROUND) : 1;
 

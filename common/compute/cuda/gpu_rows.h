@@ -11,6 +11,14 @@
 #include "common/compute/cuda/gpu_math.h"
 #include "common/compute/cuda/kernels.h"
 
+/* A row of a stream. */
+GPU_FN unsigned char *gpu_kv_row(const struct gpu_kv *s, uint32_t table, uint32_t position)
+{
+	const uint32_t page = s->tables[(size_t)table * s->table_pages + position / GPU_KV_PAGE];
+
+	return s->pages + page * s->page_bytes + position % GPU_KV_PAGE * s->row_bytes;
+}
+
 /* A vector may begin at any byte. */
 GPU_FN float gpu_vector_at(const struct gpu_vector *v, size_t i)
 {

@@ -191,13 +191,6 @@ GPU_FN void turn_heads(float *u, unsigned n_heads, unsigned head_dim, const stru
 	}
 }
 
-GPU_FN unsigned char *kv_row(const struct gpu_kv *s, const struct gpu_row *row)
-{
-	const uint32_t page = s->tables[(size_t)row->table * s->table_pages + row->position / GPU_KV_PAGE];
-
-	return s->pages + page * s->page_bytes + row->position % GPU_KV_PAGE * s->row_bytes;
-}
-
 /* Elements of the row [first, first + n). */
 GPU_FN void store_row(uint32_t dtype, unsigned char *row, unsigned first, const float *from, unsigned n)
 {
@@ -266,7 +259,7 @@ GPU_KERNEL(gpu_rope_store, struct gpu_rope_store, GPU_ROPE_THREADS)
 	h.u += ((size_t)gpu_block_y() * all + first) * h.dim;
 	h.normed = h.norm != NULL || (!h.turned && a.v_norm);
 	if (!is_q) /* before the norms: it takes two reads, of which the second waits for the first */
-		row = kv_row(to, &a.rows[gpu_block_y()]);
+		row = gpu_kv_row(to, a.rows[gpu_block_y()].table, a.rows[gpu_block_y()].position);
 	norm_and_turn(&a, &h);
 	if (is_q)
 		return;
@@ -282,7 +275,8 @@ GPU_KERNEL(gpu_latent_store, struct gpu_latent_store, GPU_NORM_THREADS)
 	gpu_block_rmsnorm(u, u, a.norm, a.rank, a.eps);
 	turn_heads(u + a.rank, 1, a.turn.dims, &a.turn, a.turn.angles + (size_t)gpu_block_y() * a.turn.dims);
 	gpu_sync(); /* a thread stores what others turned */
-	store_row(a.stream.dtype, kv_row(&a.stream, &a.rows[gpu_block_y()]), 0, u, n);
+	store_row(a.stream.dtype, gpu_kv_row(&a.stream, a.rows[gpu_block_y()].table, a.rows[gpu_block_y()].position), 0,
+		  u, n);
 }
 
 /* ---- behind attention ---- */

@@ -517,7 +517,8 @@ static inline size_t gpu_absorb_shared(uint8_t coding, bool turned, uint32_t row
 
 /* ---- Routing (k_route.cu) ---- */
 
-/* grid.x: 1, and with round hidden / GPU_ROUTE_ROUND more; grid.y: rows. */
+/* grid.x: 1, and with round hidden / GPU_ROUTE_ROUND more; grid.y: rows. With a prior the block of a text's first row
+ * does all rows of the text. */
 #define GPU_ROUTE_THREADS 128u
 #define GPU_ROUTE_ROUND 1024u /* elements of round in a block */
 #define GPU_MAX_CHOICE 64u /* as OD_MAX_CHOICE */
@@ -527,8 +528,11 @@ struct gpu_route {
 	uint16_t *choice;
 	const float *bias, *factor;
 	float *round;
-	uint32_t n_experts, top_k, hidden;
+	const struct gpu_row *rows;
+	struct gpu_kv recent;
+	uint32_t n_experts, top_k, hidden, n_rows;
 	struct od_router_spec router;
+	struct od_cache_prior prior;
 };
 GPU_LAUNCHER(gpu_route, struct gpu_route);
 size_t gpu_route_shared(uint32_t n_experts); /* shared memory of a block */
