@@ -29,13 +29,11 @@ static uint64_t saved_row_bytes(const struct ods_emulator_opts *o)
 	const struct od_config *c = o->forward.config;
 	uint64_t most = 0;
 
-	for (uint32_t i = 0; i < c->n_kinds; i++) {
-		struct od_state_spec s = { 0 };
-		uint64_t sum = 0;
+	for (uint32_t i = 0; i < c->n_layers; i++) {
+		uint64_t row[OD_MAX_STREAMS], sum = 0;
 
-		c->kind[i].mixer->state(&c->kind[i].mix, &s);
-		for (uint32_t j = 0; j < s.n_streams; j++)
-			sum += s.width[j] * sizeof(float);
+		for (uint32_t n = od_state_row_bytes(c, OD_PROFILE_F32, i, row); n > 0; n--)
+			sum += row[n - 1];
 		most = sum > most ? sum : most;
 	}
 	return most;

@@ -455,7 +455,7 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, uin
 				       r->n, r->begin, e->o.ctx_tokens);
 		rows += r->n;
 	}
-	*n_streams = ods_row_bytes(&e->o.forward, s->layer, row_bytes);
+	*n_streams = od_state_row_bytes(e->o.forward.config, e->o.forward.profile, s->layer, row_bytes);
 	if (m->n_frames != *n_streams)
 		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %u frames, one per stream, found %zu", s->layer,
 			       *n_streams, m->n_frames);

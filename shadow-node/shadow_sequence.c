@@ -11,18 +11,6 @@
 
 /* ---- Memory ---- */
 
-uint32_t ods_row_bytes(const struct od_forward_opts *f, uint32_t layer, uint64_t row_bytes[OD_MAX_STREAMS])
-{
-	const size_t each = od_dtype_bytes(f->profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32);
-	const struct od_layer_spec *l = od_config_layer(f->config, layer);
-	struct od_state_spec s = { 0 };
-
-	l->mixer->state(&l->mix, &s);
-	for (uint32_t i = 0; i < s.n_streams; i++)
-		row_bytes[i] = s.width[i] * each;
-	return s.n_streams;
-}
-
 /* Positions of one answer with KV rows. */
 static uint32_t max_ask(const struct od_forward_opts *f)
 {
@@ -31,7 +19,7 @@ static uint32_t max_ask(const struct od_forward_opts *f)
 	for (uint32_t i = 0; i < f->config->n_layers; i++) {
 		uint64_t row_bytes[OD_MAX_STREAMS], sum = 0;
 
-		for (uint32_t n = ods_row_bytes(f, i, row_bytes); n > 0; n--)
+		for (uint32_t n = od_state_row_bytes(f->config, f->profile, i, row_bytes); n > 0; n--)
 			sum += row_bytes[n - 1];
 		most = sum > most ? sum : most;
 	}
@@ -101,9 +89,10 @@ static void find_fixed(struct ods_sequence *s, const struct od_config *c)
 	for (uint32_t i = 0; i < c->n_layers; i++) {
 		const struct od_layer_spec *l = od_config_layer(c, i);
 		struct od_state_spec spec = { 0 };
+		uint64_t row_bytes[OD_MAX_STREAMS];
 
 		l->mixer->state(&l->mix, &spec);
-		if (spec.fixed_bytes == 0 && spec.n_streams == 0)
+		if (spec.fixed_bytes == 0 && od_state_row_bytes(c, OD_PROFILE_F32, i, row_bytes) == 0)
 			ods_align_set_empty(s->align, i);
 		if (spec.fixed_bytes == 0)
 			continue;

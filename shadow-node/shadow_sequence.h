@@ -62,9 +62,6 @@ struct ods_sequence {
 	size_t run_first, run_n; /* its rows in the run; none: run_n is 0 */
 };
 
-/* The streams of a layer, of any part of the model: bytes of a position in each. Returns their number. */
-uint32_t ods_row_bytes(const struct od_forward_opts *f, uint32_t layer, uint64_t row_bytes[OD_MAX_STREAMS]);
-
 /* Adds what a sequence takes without its KV pages, as a copy, and what a page takes. */
 void ods_sequence_split(const struct od_forward_opts *f, uint32_t ctx, struct od_split *s);
 

@@ -397,6 +397,37 @@ int od_config_add_layer(struct od_config *cfg, const struct od_layer_spec *spec,
 	return OD_OK;
 }
 
+int od_config_set_prior(struct od_config *cfg, const struct od_cache_prior *prior, struct od_err *err)
+{
+	if (!(prior->lambda >= 0 && prior->lambda <= 1))
+		return od_fail(err, OD_ERR_RANGE, "routing: lambda: expected 0 to 1, found %g", (double)prior->lambda);
+	if (prior->recent > cfg->n_experts)
+		return od_fail(err, OD_ERR_RANGE, "routing: experts that count as cached: expected 1 to %u, found %u",
+			       cfg->n_experts, prior->recent);
+	if (prior->keep > cfg->top_k)
+		return od_fail(err, OD_ERR_RANGE, "routing: experts that are kept: expected 0 to %u (top-k), found %u",
+			       cfg->top_k, prior->keep);
+	cfg->prior = *prior;
+	return OD_OK;
+}
+
+struct od_cache_prior od_config_prior(const struct od_config *cfg, float lambda)
+{
+	return (struct od_cache_prior){ .recent = cfg->n_experts > 1 ? cfg->n_experts / 2 : 1,
+					.keep = cfg->top_k > 2 ? 2 : cfg->top_k - 1,
+					.lambda = lambda };
+}
+
+const char *od_config_routing(const struct od_config *cfg, char buf[OD_ROUTING_CHARS])
+{
+	if (cfg->prior.recent == 0)
+		snprintf(buf, OD_ROUTING_CHARS, "router");
+	else
+		snprintf(buf, OD_ROUTING_CHARS, "cache-prior:%g:%u:%u", (double)cfg->prior.lambda, cfg->prior.keep,
+			 cfg->prior.recent);
+	return buf;
+}
+
 int od_config_take_layers(struct od_config *cfg, uint32_t begin, uint32_t end, struct od_err *err)
 {
 	if (begin >= end || end > cfg->n_layers)

@@ -57,6 +57,8 @@ struct od_config {
 	struct {
 		uint32_t begin, end;
 	} held;
+	/* How texts are routed; not a number of the model either. All processes that compute a text have the same. */
+	struct od_cache_prior prior;
 };
 
 static inline uint32_t od_config_begin(const struct od_config *cfg)
@@ -93,6 +95,15 @@ static inline uint32_t od_config_least_ctx(const struct od_config *cfg)
 {
 	return cfg->ctx_max < OD_LEAST_CTX_TOKENS ? cfg->ctx_max : OD_LEAST_CTX_TOKENS;
 }
+
+/* Cache-aware routing (router.h). Numbers may be anything; OD_ERR_RANGE: which of them cannot be. */
+OD_MUST_CHECK int od_config_set_prior(struct od_config *cfg, const struct od_cache_prior *prior, struct od_err *err);
+/* Where nothing else is asked for: half of the experts count as cached; two are kept, of top-2 models one and of top-1
+ * models none (section 4.2 of the paper). */
+struct od_cache_prior od_config_prior(const struct od_config *cfg, float lambda);
+#define OD_ROUTING_CHARS 64
+/* "router", or "cache-prior:LAMBDA:KEEP:RECENT", in buf; returns buf. */
+const char *od_config_routing(const struct od_config *cfg, char buf[OD_ROUTING_CHARS]);
 
 /* Restricts cfg to layers [begin, end). OD_ERR_RANGE: no such layers; OD_ERR_UNSUPPORTED: one of them attends to keys
  * of a layer outside. */

@@ -463,6 +463,16 @@ static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
 	f->phase = f->layer == od_config_end(f->o.config) ? PHASE_LOGITS : PHASE_ATTENTION;
 }
 
+/* A layer's last stream. */
+static struct od_stream recent_stream(struct od_forward *f)
+{
+	struct od_stream all[OD_MAX_STREAMS], *last = all + od_state_pool_streams(f->o.state, f->layer, all) - 1;
+
+	last->tables = ref(f, BUF_TABLES);
+	last->table_pages = f->table_pages;
+	return *last;
+}
+
 static void run_router(struct od_forward *f, const struct od_layer_spec *l, const struct od_weight *w)
 {
 	const struct od_config *c = f->o.config;
@@ -480,7 +490,8 @@ static void run_router(struct od_forward *f, const struct od_layer_spec *l, cons
 				     .hidden = c->hidden,
 				     .bias = w[OD_ROLE_ROUTER_BIAS].data,
 				     .factor = w[OD_ROLE_ROUTER_FACTORS].data,
-				     .router = l->router };
+				     .router = l->router,
+				     .prior = c->prior };
 
 	if (l->router.norm)
 		run_own_norm(f, BUF_X, w[OD_ROLE_ROUTER_NORM].data, BUF_ASIDE);
@@ -492,6 +503,10 @@ static void run_router(struct od_forward *f, const struct od_layer_spec *l, cons
 	 * read the rounded one, as routed ones do. Another order would change bits. */
 	if (f->o.profile == OD_PROFILE_BF16)
 		route.round = ref(f, BUF_H);
+	if (c->prior.recent > 0) {
+		route.rows = ref(f, BUF_INFO);
+		route.recent = recent_stream(f);
+	}
 	run(f, &(struct od_op){ .kind = OD_OP_LINEAR, .linear = scores });
 	run(f, &(struct od_op){ .kind = OD_OP_ROUTE, .route = route });
 }

@@ -9,7 +9,7 @@
 #include "common/compute/ops.h"
 #include "common/model/weights.h"
 
-#define OD_MAX_STREAMS 2
+#define OD_MAX_STREAMS 3 /* two of a mixer, and recent experts */
 
 /* The state of a sequence in a layer: streams with a row per position, and fixed state, which does not grow with the
  * text. */
@@ -39,7 +39,7 @@ struct od_mix_call {
 	struct od_turn turn; /* the layer's RoPE */
 	struct od_ref x, y; /* [n_rows][hidden]: normed rows in, mixed rows out; may be the same */
 	struct od_ref scratch; /* od_mixer_ops.scratch_bytes */
-	struct od_stream stream[OD_MAX_STREAMS]; /* the layer's (kv_of: that layer's), with this step's page tables */
+	struct od_stream stream[OD_MAX_STREAMS]; /* the mixer's (kv_of: that layer's), with this step's page tables */
 	/* Only with fixed state: */
 	const struct od_row_info *info; /* the rows on the host; those of a sequence are in order */
 	/* [n_spans]: those of a sequence are in order, and each begins where the one before ends */

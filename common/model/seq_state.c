@@ -73,6 +73,28 @@ static enum od_dtype dtype_of(enum od_profile profile)
 	return profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
 }
 
+static struct od_state_spec state_of(const struct od_config *cfg, uint32_t layer)
+{
+	const struct od_layer_spec *spec = od_config_layer(cfg, layer);
+	struct od_state_spec s = { 0 };
+
+	spec->mixer->state(&spec->mix, &s);
+	return s;
+}
+
+uint32_t od_state_row_bytes(const struct od_config *cfg, enum od_profile profile, uint32_t layer,
+			    uint64_t bytes[OD_MAX_STREAMS])
+{
+	const struct od_state_spec s = state_of(cfg, layer);
+	uint32_t n = 0;
+
+	for (; n < s.n_streams; n++)
+		bytes[n] = (uint64_t)s.width[n] * od_dtype_bytes(dtype_of(profile));
+	if (cfg->prior.recent > 0 && od_config_layer(cfg, layer)->ffn == OD_FFN_MOE)
+		bytes[n++] = od_recent_bytes(cfg->prior.recent);
+	return n;
+}
+
 uint32_t od_state_pages(uint32_t positions)
 {
 	return positions / OD_KV_PAGE + (positions % OD_KV_PAGE != 0);
@@ -90,25 +112,21 @@ static bool lay_out_layers(const struct od_config *cfg, enum od_profile profile,
 	memset(page_bytes, 0, OD_MAX_CARDS * sizeof(*page_bytes));
 	memset(fixed_bytes, 0, OD_MAX_CARDS * sizeof(*fixed_bytes));
 	for (uint32_t i = 0; i < cfg->n_layers; i++) {
-		const struct od_layer_spec *spec = od_config_layer(cfg, i);
-		struct od_state_spec s = { 0 };
 		struct state_layer l = { .card = d != NULL ? od_device_card_of(d, i) : 0 };
-		uint64_t *end = &page_bytes[l.card], *fixed_end = &fixed_bytes[l.card];
+		uint64_t *end = &page_bytes[l.card], *fixed_end = &fixed_bytes[l.card], row[OD_MAX_STREAMS], bytes;
 
-		if (od_config_holds(cfg, i))
-			spec->mixer->state(&spec->mix, &s);
 		l.fixed_at = *fixed_end;
-		l.fixed_bytes = s.fixed_bytes;
-		l.n_streams = s.n_streams;
-		for (uint32_t j = 0; j < s.n_streams; j++) {
-			uint64_t bytes = (uint64_t)s.width[j] * od_dtype_bytes(dtype_of(profile));
-
+		if (od_config_holds(cfg, i)) {
+			l.fixed_bytes = state_of(cfg, i).fixed_bytes;
+			l.n_streams = od_state_row_bytes(cfg, profile, i, row);
+		}
+		for (uint32_t j = 0; j < l.n_streams; j++) {
 			l.stream[j].at = *end;
-			l.stream[j].row_bytes = (size_t)bytes;
-			fits = fits && od_mul(bytes, OD_KV_PAGE, &l.stream[j].page_bytes) &&
+			l.stream[j].row_bytes = (size_t)row[j];
+			fits = fits && od_mul(row[j], OD_KV_PAGE, &l.stream[j].page_bytes) &&
 			       od_mul(l.stream[j].page_bytes, n_pages, &bytes) && od_add(*end, bytes, end);
 		}
-		fits = fits && od_add(*fixed_end, od_round_up(s.fixed_bytes, OD_FIXED_ALIGN), fixed_end);
+		fits = fits && od_add(*fixed_end, od_round_up(l.fixed_bytes, OD_FIXED_ALIGN), fixed_end);
 		if (layer != NULL)
 			layer[i] = l;
 	}
@@ -153,13 +171,12 @@ void od_state_split(const struct od_config *cfg, enum od_profile profile, struct
 {
 	for (uint32_t i = s->begin; i < s->end; i++) {
 		const struct od_layer_spec *spec = od_config_layer(cfg, i);
-		struct od_state_spec state = { 0 };
+		uint64_t row[OD_MAX_STREAMS];
+		const uint32_t n = od_state_row_bytes(cfg, profile, i, row);
 
-		spec->mixer->state(&spec->mix, &state);
-		for (uint32_t j = 0; j < state.n_streams; j++)
-			od_split_add(&s->layer[i].page,
-				     (uint64_t)state.width[j] * od_dtype_bytes(dtype_of(profile)) * OD_KV_PAGE);
-		od_split_add(&s->layer[i].copy, od_round_up(state.fixed_bytes, OD_FIXED_ALIGN));
+		for (uint32_t j = 0; j < n; j++)
+			od_split_add(&s->layer[i].page, row[j] * OD_KV_PAGE);
+		od_split_add(&s->layer[i].copy, od_round_up(state_of(cfg, i).fixed_bytes, OD_FIXED_ALIGN));
 		for (uint32_t j = spec->mix.kv_of; j > 0 && j <= i; j++) /* whose keys a layer uses is kv_of - 1 */
 			s->joined[j] = true;
 	}
@@ -336,24 +353,27 @@ void od_state_pool_free(struct od_state_pool *p)
 
 bool od_state_pool_fits(const struct od_state_pool *p, const struct od_config *cfg)
 {
+	const enum od_profile profile = p->dtype == OD_BF16 ? OD_PROFILE_BF16 : OD_PROFILE_F32;
 	uint64_t fixed[OD_MAX_CARDS] = { 0 }, sum = 0;
 
 	if (cfg->n_layers != p->n_layers)
 		return false;
 	for (uint32_t i = 0; i < cfg->n_layers; i++) {
-		const struct od_layer_spec *spec = od_config_layer(cfg, i);
 		const struct state_layer *l = &p->layer[i];
-		struct od_state_spec s = { 0 };
+		uint64_t row[OD_MAX_STREAMS], copy = 0;
+		uint32_t n = 0;
 
-		if (od_config_holds(cfg, i))
-			spec->mixer->state(&spec->mix, &s);
-		if (l->n_streams != s.n_streams || l->fixed_at != fixed[l->card])
+		if (od_config_holds(cfg, i)) {
+			n = od_state_row_bytes(cfg, profile, i, row);
+			copy = od_round_up(state_of(cfg, i).fixed_bytes, OD_FIXED_ALIGN);
+		}
+		if (l->n_streams != n || l->fixed_at != fixed[l->card])
 			return false;
-		for (uint32_t j = 0; j < s.n_streams; j++)
-			if (l->stream[j].row_bytes != s.width[j] * od_dtype_bytes(p->dtype))
+		for (uint32_t j = 0; j < n; j++)
+			if (l->stream[j].row_bytes != row[j])
 				return false;
-		fixed[l->card] += od_round_up(s.fixed_bytes, OD_FIXED_ALIGN);
-		sum += od_round_up(s.fixed_bytes, OD_FIXED_ALIGN);
+		fixed[l->card] += copy;
+		sum += copy;
 	}
 	return sum == p->fixed_bytes;
 }

@@ -30,6 +30,10 @@ struct od_fixed {
 	struct od_ref committed, next;
 };
 
+/* The streams of a layer, whether this process holds it or not: bytes of a position in each. A mixer's come first; in a
+ * MoE layer, if the configuration has a prior, recent experts come last (struct od_recent). Returns their number. */
+uint32_t od_state_row_bytes(const struct od_config *cfg, enum od_profile profile, uint32_t layer,
+			    uint64_t bytes[OD_MAX_STREAMS]);
 /* Memory of a page in all layers. lent_by: of pages that this device lends, in whole granules; NULL: of others. */
 uint64_t od_state_page_bytes(const struct od_config *cfg, enum od_profile profile, const struct od_device *lent_by);
 /* Memory of n_pages pages and of the fixed state of n_sequences, in bytes. */

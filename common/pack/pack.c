@@ -401,6 +401,11 @@ enum od_codec od_pack_codec(const struct od_pack *p)
 	return p->manifest.codec;
 }
 
+int od_pack_set_prior(struct od_pack *p, const struct od_cache_prior *prior, struct od_err *err)
+{
+	return od_config_set_prior(&p->config, prior, err);
+}
+
 int od_pack_take_layers(struct od_pack *p, uint32_t begin, uint32_t end, struct od_err *err)
 {
 	return od_config_take_layers(&p->config, begin, end, err);

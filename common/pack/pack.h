@@ -33,6 +33,8 @@ bool od_pack_is_gguf(const struct od_pack *p); /* a GGUF file that is used where
 bool od_pack_as_bytes(const struct od_pack *p); /* no expert has SM-chunks: GGUF files, MXFP4, INT8 and the like */
 enum od_codec od_pack_codec(const struct od_pack *p); /* the codec chosen for its E-chunks; some may be raw */
 const struct od_config *od_pack_config(const struct od_pack *p);
+/* Before anything stands on its configuration (od_config_set_prior). */
+OD_MUST_CHECK int od_pack_set_prior(struct od_pack *p, const struct od_cache_prior *prior, struct od_err *err);
 /* Limits all that is loaded from now on to layers [begin, end) (od_config_take_layers). */
 OD_MUST_CHECK int od_pack_take_layers(struct od_pack *p, uint32_t begin, uint32_t end, struct od_err *err);
 const char *od_pack_fingerprint(const struct od_pack *p); /* OD_FINGERPRINT_CHARS of hex, NUL */

@@ -24,7 +24,8 @@ static uint8_t *put(uint8_t *to, const void *bytes, size_t n)
 	return to + n;
 }
 
-/* Sizes of all layers' fixed states, or widths of all their streams. Returns the bytes of a snapshot or of a page. */
+/* Sizes of all layers' fixed states, or widths of all their streams, and the prior. Returns the bytes of a snapshot or
+ * of a page. */
 static uint64_t hash_layout(uint8_t hash[SUM_BYTES], const struct odm_prefix_kind *kind, enum odm_prefix_what what)
 {
 	const uint64_t each = kind->profile == OD_PROFILE_BF16 ? 2 : 4;
@@ -35,18 +36,26 @@ static uint64_t hash_layout(uint8_t hash[SUM_BYTES], const struct odm_prefix_kin
 	for (uint32_t i = 0; i < kind->config->n_layers; i++) {
 		const struct od_layer_spec *l = od_config_layer(kind->config, i);
 		struct od_state_spec s = { 0 };
+		uint64_t row[OD_MAX_STREAMS];
+		uint32_t n;
 
-		l->mixer->state(&l->mix, &s);
 		if (what == ODM_PREFIX_STATE) {
+			l->mixer->state(&l->mix, &s);
 			crypto_generichash_update(&h, (const uint8_t *)&s.fixed_bytes, sizeof(s.fixed_bytes));
 			sum += od_round_up(s.fixed_bytes, OD_FIXED_ALIGN);
 			continue;
 		}
-		crypto_generichash_update(&h, (const uint8_t *)&s.n_streams, sizeof(s.n_streams));
-		crypto_generichash_update(&h, (const uint8_t *)s.width, s.n_streams * sizeof(s.width[0]));
-		for (uint32_t j = 0; j < s.n_streams; j++)
-			sum += s.width[j] * each * OD_KV_PAGE;
+		n = od_state_row_bytes(kind->config, kind->profile, i, row);
+		crypto_generichash_update(&h, (const uint8_t *)&n, sizeof(n));
+		for (uint32_t j = 0; j < n; j++) {
+			const uint32_t width = (uint32_t)(row[j] / each);
+
+			crypto_generichash_update(&h, (const uint8_t *)&width, sizeof(width));
+			sum += row[j] * OD_KV_PAGE;
+		}
 	}
+	if (kind->config->prior.recent > 0) /* it changes what rows hold */
+		crypto_generichash_update(&h, (const uint8_t *)&kind->config->prior, sizeof(kind->config->prior));
 	crypto_generichash_final(&h, hash, SUM_BYTES);
 	return sum;
 }
