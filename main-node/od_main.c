@@ -234,6 +234,7 @@ static json_t *ids_json(const int32_t *ids, size_t n)
 static void print_json(struct app *a, size_t line, const char *prompt, size_t prompt_len, const int32_t *ids,
 		       size_t n_ids, const struct odm_result *r, json_t *logprobs, const struct od_err *why)
 {
+	char routing[OD_ROUTING_CHARS];
 	json_t *o = json_object();
 
 	if (line > 0)
@@ -246,6 +247,9 @@ static void print_json(struct app *a, size_t line, const char *prompt, size_t pr
 		json_object_set_new(o, "text", r->text != NULL ? json_stringn(r->text, r->text_len) : json_null());
 		json_object_set_new(o, "finish", json_string(odm_finish_name(r->finish)));
 		json_object_set_new(o, "profile", json_string(od_profile_names[a->opt.engine.profile]));
+		json_object_set_new(
+			o, "routing",
+			json_string(od_config_routing(od_pack_config(odm_engine_pack(a->engine)), routing)));
 		odm_figures_json(&r->figures, o);
 	}
 	if (logprobs != NULL)

@@ -55,6 +55,7 @@ struct mail {
 	bool fresh;
 	uint64_t session; /* 0: none */
 	struct ods_emulator_opts opts;
+	struct od_config config; /* opts', of this session */
 };
 
 struct shadow_daemon {
@@ -75,7 +76,9 @@ struct shadow_daemon {
 	_Atomic uint64_t progress;
 	struct od_pulse pulse; /* the emulator thread's */
 
-	struct ods_emulator_opts accepted; /* the loop thread's: what HELLO asked for */
+	/* The loop thread's: what HELLO asked for, and the model's configuration with main's routing. */
+	struct ods_emulator_opts accepted;
+	struct od_config accepted_config;
 
 	pthread_mutex_t lock;
 	/* Under lock: */
@@ -86,6 +89,7 @@ struct shadow_daemon {
 	uint64_t session;
 	struct ods_emulator *emulator; /* NULL between sessions, and in a shadow that holds further layers */
 	struct ods_emulator_opts opts; /* the session's */
+	struct od_config config;
 	struct ods_chain *chain; /* a first shadow's links to the holders of the other layers, since PARTS */
 	struct ods_part *part; /* set in a shadow that holds further layers */
 	struct ods_publisher publisher;
@@ -156,6 +160,8 @@ static void read_mail(struct shadow_daemon *s)
 	if (mail.session == 0)
 		return;
 	s->opts = mail.opts;
+	s->config = mail.config;
+	s->opts.forward.config = &s->config;
 	s->opts.counters = s->counters;
 	s->publisher = (struct ods_publisher){
 		.daemon = s->daemon, .port = s->port, .session = mail.session, .counters = s->counters
@@ -321,7 +327,7 @@ static void *emulate(void *arg)
 static void leave_mail(struct shadow_daemon *s, uint64_t session)
 {
 	pthread_mutex_lock(&s->lock);
-	s->mail = (struct mail){ .fresh = true, .session = session, .opts = s->accepted };
+	s->mail = (struct mail){ .fresh = true, .session = session, .opts = s->accepted, .config = s->accepted_config };
 	pthread_mutex_unlock(&s->lock);
 	od_data_port_wake(s->port);
 }
@@ -357,6 +363,15 @@ static int check_hello(const struct shadow_daemon *s, const Od__Hello *h, const 
 		return od_fail(err, OD_ERR_RANGE, "max_sequences: expected 1 to %d, found %u", ODS_MAX_SEQUENCES,
 			       h->max_sequences);
 	return OD_OK;
+}
+
+static int take_routing(struct shadow_daemon *s, const Od__Hello *h, const char **field, struct od_err *err)
+{
+	const struct od_cache_prior prior = { h->recent_experts, h->kept_experts, h->lambda };
+
+	*field = "recent_experts, kept_experts, lambda";
+	s->accepted_config = *od_pack_config(s->pack);
+	return od_config_set_prior(&s->accepted_config, &prior, err);
 }
 
 static uint64_t base_bytes(const struct shadow_daemon *s)
@@ -450,11 +465,13 @@ static int on_accept(void *arg, const Od__Hello *h, Od__Welcome *w, const char *
 	struct ods_emulator_opts *o = &s->accepted;
 	int rc = check_hello(s, h, field, err);
 
+	if (rc == OD_OK)
+		rc = take_routing(s, h, field, err);
 	if (rc != OD_OK)
 		return rc;
 	*o = (struct ods_emulator_opts){
 		.forward = {
-			.config = od_pack_config(s->pack),
+			.config = &s->accepted_config,
 			.dense = od_shadow_dense(s->store),
 			.device = s->device,
 			.profile = (enum od_profile)h->profile,

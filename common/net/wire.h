@@ -18,7 +18,7 @@
 #define _OD__HEADER__BODY__CASE_IS_INT_SIZE _OD__HEADER__BODY_IS_INT_SIZE
 #endif
 
-#define OD_PROTOCOL_VERSION 4
+#define OD_PROTOCOL_VERSION 5
 #define OD_MAX_FRAMES 3 /* header and two tensors */
 #define OD_MAX_REQUESTS_BYTES 1024 /* RUN.requests with its end; longer lists are cut */
 #define OD_MAX_PONG_SUMS 256u /* experts of which a PONG has checksums (9 KB); fewer: the sender has no more now */

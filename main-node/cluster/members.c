@@ -118,6 +118,9 @@ static void send_hello(struct member *m)
 		m->host.role == OD_NODE_SHADOW && o->max_rows > ODM_MAX_STEP_ROWS ? ODM_MAX_STEP_ROWS : o->max_rows;
 	hello.max_sequences = o->max_sequences;
 	hello.main_id = ms->main_id;
+	hello.recent_experts = o->config->prior.recent;
+	hello.kept_experts = o->config->prior.keep;
+	hello.lambda = o->config->prior.lambda;
 	h.session = m->last_session; /* so that a daemon knows us again and does not wait for our silence */
 	h.epoch = ms->epoch;
 	h.body_case = OD__HEADER__BODY_HELLO;

@@ -478,10 +478,12 @@ static int find_rows(struct odm_shadow_link *s, const struct odm_told *t, uint32
 	return rc;
 }
 
-/* Bytes of a position in all streams of a layer. */
+/* Bytes of a position in all streams of a layer; 0: it has fixed state, whose rows the shadow computes itself. */
 static size_t row_bytes(const struct odm_told *t, uint32_t layer)
 {
-	return od_state_pool_row_bytes(od_seq_state_pool(t->seq), layer);
+	const struct od_state_pool *p = od_seq_state_pool(t->seq);
+
+	return od_state_pool_layer_bytes(p, layer) > 0 ? 0 : od_state_pool_row_bytes(p, layer);
 }
 
 /* step 0: an answer to a request. rows: the sum over all ranges. */
@@ -609,7 +611,8 @@ void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *s
 		t->staged_at = used;
 		used += t->due_rows;
 		for (uint32_t l = s->next_layer; l <= layer; l++)
-			get_rows(s, t, l, due_begin(t), t->due_rows, t->staged_at);
+			if (row_bytes(t, l) > 0)
+				get_rows(s, t, l, due_begin(t), t->due_rows, t->staged_at);
 	}
 	count_time(s, begin_ns);
 }

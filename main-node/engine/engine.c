@@ -12,11 +12,21 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 {
 	*o = (struct odm_engine_opts){
 		.profile = OD_PROFILE_F32,
+		.routing_keep = UINT64_MAX,
 		.cpu = OD_CPU_AUTO,
 		.prefill_rows = ODM_DEFAULT_PREFILL_ROWS,
 		.draft = ODM_DRAFT_SHADOW,
 		.form = OD_FORM_AUTO,
 	};
+}
+
+const char *odm_engine_fingerprint(const struct odm_engine *e, char buf[ODM_FINGERPRINT_CHARS])
+{
+	char routing[OD_ROUTING_CHARS];
+
+	snprintf(buf, ODM_FINGERPRINT_CHARS, "fp_%.12s_%s_%s", od_pack_fingerprint(e->model->pack),
+		 od_profile_names[e->model->opts.profile - 1], od_config_routing(e->model->config, routing));
+	return buf;
 }
 
 int odm_engine_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err)

@@ -29,6 +29,10 @@ enum odm_draft_source { ODM_DRAFT_OFF, ODM_DRAFT_SHADOW, ODM_DRAFT_LOOKUP };
 struct odm_engine_opts {
 	const char *pack; /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
 	enum od_profile profile;
+	bool cache_prior; /* cache-aware routing (router.h) */
+	double routing_lambda;
+	/* experts that are kept, and that count as cached; UINT64_MAX, and 0: as od_config_prior says */
+	uint64_t routing_keep, routing_recent;
 	const char *device; /* NULL: od_device_open's default */
 	int cpu; /* enum od_cpu */
 	uint64_t threads; /* 0: one per CPU */
@@ -70,6 +74,10 @@ OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, struct odm_model *mod
 void odm_engine_close(struct odm_engine *e); /* NULL ok */
 
 const struct od_pack *odm_engine_pack(const struct odm_engine *e);
+#define ODM_FINGERPRINT_CHARS 128
+/* Tokens depend on this beside the request: "fp_", the pack's fingerprint's first digits, profile and routing, in buf.
+ * Returns buf. */
+const char *odm_engine_fingerprint(const struct odm_engine *e, char buf[ODM_FINGERPRINT_CHARS]);
 const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
 uint32_t odm_engine_ctx(const struct odm_engine *e);
 uint32_t odm_engine_parallel(const struct odm_engine *e); /* limit of texts generated at once */

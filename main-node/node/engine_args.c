@@ -40,6 +40,15 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		  4294967295.0, NULL },
 		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16",
 		  "f32: same bits on every CPU (default); bf16: half wire and KV bytes", 0, 0, od_profile_names },
+		{ "routing", OD_ARG_STRING, &a->routing, "router|cache-prior:LAMBDA",
+		  "cache-prior: prefer experts that the text used last, by LAMBDA (0 to 1) of the router's range: fewer loads, other tokens (default: router)",
+		  0, 0, NULL },
+		{ "routing-keep", OD_ARG_UINT, &o->engine.routing_keep, "J",
+		  "with cache-prior: the J best experts are always used (default: 2; top-2 models 1, top-1 models 0)",
+		  0, OD_MAX_CHOICE, NULL },
+		{ "routing-cache", OD_ARG_UINT, &o->engine.routing_recent, "N",
+		  "with cache-prior: the N experts of a layer that were used last are preferred (default: half)", 1,
+		  OD_MAX_EXPERTS, NULL },
 		{ "threads", OD_ARG_UINT, &o->engine.threads, "N", "compute threads (default: one per CPU)", 1, 1024,
 		  NULL },
 		{ "device", OD_ARG_STRING, &o->engine.device, "NAME", OD_DEVICE_HELP, 0, 0, NULL },
@@ -250,6 +259,26 @@ static int parse_draft(struct odm_engine_args *a, struct od_err *err)
 	return OD_OK;
 }
 
+static int parse_routing(struct odm_engine_args *a, struct od_err *err)
+{
+	static const char prior[] = "cache-prior:";
+	struct odm_engine_opts *o = &a->opts.engine;
+	const size_t n = strlen(prior);
+
+	o->cache_prior = a->routing != NULL && strncmp(a->routing, prior, n) == 0;
+	if (o->cache_prior && od_parse_real(a->routing + n, 0, 1, &o->routing_lambda, NULL) == OD_OK)
+		return OD_OK;
+	if (a->routing != NULL && strcmp(a->routing, "router") != 0)
+		return od_fail(
+			err, OD_ERR_ARG,
+			"--routing: expected router, or cache-prior:LAMBDA with LAMBDA from 0 to 1, found \"%s\"",
+			a->routing);
+	if (o->routing_keep != UINT64_MAX || o->routing_recent != 0)
+		return od_fail(err, OD_ERR_ARG, "--%s needs --routing cache-prior:LAMBDA",
+			       o->routing_recent != 0 ? "routing-cache" : "routing-keep");
+	return OD_OK;
+}
+
 int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 {
 	struct odm_main_opts *o = &a->opts;
@@ -270,6 +299,8 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	rc = check_useless(a, err);
 	if (rc == OD_OK)
 		rc = check_keys(o, err);
+	if (rc == OD_OK)
+		rc = parse_routing(a, err);
 	if (rc == OD_OK)
 		rc = parse_draft(a, err);
 	if (rc == OD_OK)

@@ -13,7 +13,7 @@ struct odm_engine_args {
 	struct odm_main_opts opts;
 	uint64_t local, align_token, align_kv;
 	int profile; /* index into od_profile_names */
-	const char *draft;
+	const char *draft, *routing;
 	bool resident;
 };
 
