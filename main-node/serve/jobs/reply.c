@@ -19,6 +19,10 @@ void odm_reply_init(struct odm_reply *r, const struct odm_reply_ops *ops, void *
 
 void odm_reply_submit(struct odm_reply *r, struct odm_engine_thread *t, int rc, struct odm_api_error *e)
 {
+	const struct odm_engine *engine = odm_engine_thread_engine(t);
+
+	if (engine != NULL)
+		(void)odm_engine_fingerprint(engine, r->fingerprint);
 	if (rc == OD_OK)
 		rc = odm_choices_submit(r->choices, t, e);
 	if (rc != OD_OK)
@@ -172,8 +176,9 @@ json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const c
 	char id[ODM_REQUEST_ID_BYTES + 16];
 
 	snprintf(id, sizeof(id), "%s%s", id_prefix, odm_exchange_id(r->exchange));
-	return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", object, "created", (json_int_t)r->created,
-			 "model", r->model, "choices", choices);
+	return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", id, "object", object, "created",
+			 (json_int_t)r->created, "model", r->model, "system_fingerprint", r->fingerprint, "choices",
+			 choices);
 }
 
 void odm_reply_write(struct odm_reply *r, json_t *o)

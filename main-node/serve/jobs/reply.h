@@ -37,6 +37,7 @@ struct odm_reply {
 	struct odm_choice_end ended[ODM_MAX_CHOICES];
 	struct odm_api_error error; /* the first error of a choice */
 	int64_t created; /* seconds since 1970 */
+	char fingerprint[ODM_FINGERPRINT_CHARS]; /* the engine's */
 	uint64_t written_ns;
 	bool over;
 };
@@ -69,7 +70,7 @@ void odm_reply_end_choice(struct odm_reply *r, size_t choice);
 struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n);
 
 /* OpenAI's answers and events begin with these fields: {"id": prefix + the exchange's, "object", "created", "model",
- * "choices"}. Takes choices. */
+ * "system_fingerprint", "choices"}. Takes choices. */
 json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices);
 /* An event of an OpenAI stream, with `usage` null if the request wants its usage. Takes o. */
 void odm_reply_write(struct odm_reply *r, json_t *o);
