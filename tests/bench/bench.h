@@ -35,6 +35,7 @@ int od_bench_texts(int argc, char **argv, struct od_err *err);
 int od_bench_residency(int argc, char **argv, struct od_err *err);
 int od_bench_cache(int argc, char **argv, struct od_err *err);
 int od_bench_cache_record(int argc, char **argv, struct od_err *err); /* its --record */
+int od_bench_routing(int argc, char **argv, struct od_err *err);
 int od_bench_tokenize(int argc, char **argv, struct od_err *err);
 int od_bench_wire(int argc, char **argv, struct od_err *err);
 

@@ -22,6 +22,7 @@ static const struct od_bench_command commands[] = {
 	{ "cache", "gain from an expert cache on every worker, from recorded routes", od_bench_cache },
 	{ "residency", "speed of one machine by the memory that it gives to experts", od_bench_residency },
 	{ "texts", "many texts on one machine, by how memory is divided", od_bench_texts },
+	{ "routing", "perplexity and misses of ways to prefer cached experts", od_bench_routing },
 	{ "load", "a worker's load throughput, from page cache, disk and paced memory", od_bench_load },
 	{ "tokenize", "speed of a tokeniser on texts", od_bench_tokenize },
 	{ "wire", "round trip of a layer's messages, with keys and without", od_bench_wire },

@@ -1,0 +1,42 @@
+/* route_policy.h - ways to choose a row's experts by what a cache has ("Mixture of Cache-Conditional Experts", arXiv
+ * 2412.00099, sections 2.3 and 3), for comparison with od-main's --routing.
+ *
+ * A cache of a layer has the experts that were used last; of one row's, the one of the least weight is the newest.
+ * Thread: any; plain data. Owner: the caller. */
+#ifndef OD_BENCH_ROUTE_POLICY_H
+#define OD_BENCH_ROUTE_POLICY_H
+
+#include "common/compute/ops.h"
+
+enum route_way {
+	ROUTE_ROUTER, /* the router's top-k */
+	ROUTE_PRUNE, /* only the first `value` of them have weight (section 2.3) */
+	ROUTE_SWAP, /* the one of rank `value` is another expert, by a hash of the row */
+	ROUTE_MAX_RANK, /* cached experts of the first `value` go first (3.1) */
+	ROUTE_CUMULATIVE, /* max-rank of as many as have a probability of `value` together (3.2) */
+	ROUTE_CACHE_PRIOR, /* logits of cached experts are raised by `value` times the mean range (3.3) */
+	N_ROUTE_WAYS
+};
+extern const char *const route_way_names[]; /* NULL at the end */
+
+struct route_policy {
+	enum route_way way;
+	double value;
+	uint32_t keep; /* the first ones of the router are used in any case */
+};
+
+struct route_cache {
+	uint16_t expert[OD_MAX_EXPERTS]; /* [n]: newest first */
+	uint32_t n, room;
+	double range; /* ROUTE_CACHE_PRIOR: mean of the rows so far */
+	uint64_t n_rows, n_uses, n_misses;
+};
+
+/* expert [k]: chosen by probability [n]; row: a number of the row. Returns how many of them have weight. The cache is
+ * as the row before left it. */
+uint32_t route_choose(const struct route_policy *p, struct route_cache *c, const float *probability, uint32_t n,
+		      uint32_t k, uint64_t row, uint16_t *expert);
+/* The row has used them: counts uses and misses, and puts them into the cache. weight [k]. */
+void route_used(struct route_cache *c, const uint16_t *expert, const float *weight, uint32_t n_weighted, uint32_t k);
+
+#endif
