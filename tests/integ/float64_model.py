@@ -18,9 +18,11 @@ def read_weights(path):
 
 
 class Model:
-    """A Mixtral in float64, one position after the other."""
+    """A Mixtral in float64, one position after the other. prior: (lambda, kept experts, recent experts) of od-main's --routing cache-prior
+    ("Mixture of Cache-Conditional Experts", arXiv 2412.00099, section 3.3)."""
 
-    def __init__(self, path):
+    def __init__(self, path, prior=None):
+        self.prior = prior
         with open(os.path.join(path, "config.json")) as f:
             self.c = json.load(f)
         self.w = {}
@@ -30,7 +32,7 @@ class Model:
         self.forget()
 
     def forget(self):
-        self.keys, self.values = [[[] for _ in range(self.c["num_hidden_layers"])] for _ in range(2)]
+        self.keys, self.values, self.ranges, self.used = [[[] for _ in range(self.c["num_hidden_layers"])] for _ in range(4)]
 
     def times(self, name, x):
         return [sum(map(float.__mul__, row, x)) for row in self.w[name + ".weight"]]
@@ -61,16 +63,30 @@ class Model:
             out += [sum(s * v[group][i] for s, v in zip(score, values)) for i in range(len(q))]
         return self.times(p + "o_proj", out)
 
-    def experts(self, p, x):
-        prob, k = softmax(self.times(p + "gate", x)), self.c["num_experts_per_tok"]
-        order = sorted(range(len(prob)), key=lambda e: -prob[e])
+    def ranked(self, layer, logits):
+        """All experts, the best first, and the probabilities by which they are."""
+        order = sorted(range(len(logits)), key=lambda e: -logits[e])
+        if self.prior is None:
+            return order, softmax(logits)
+        by, keep, recent = self.prior
+        kept, ranges = order[:keep], self.ranges[layer]
+        ranges.append(max(logits) - min(logits))
+        cached = set(kept + self.used[layer][:recent])
+        raised = [z + (by * sum(ranges) / len(ranges) if e in cached else 0) for e, z in enumerate(logits)]
+        return kept + sorted(set(order) - set(kept), key=lambda e: -raised[e]), softmax(raised)
+
+    def experts(self, layer, p, x):
+        logits, k = self.times(p + "gate", x), self.c["num_experts_per_tok"]
+        prob, (order, decides) = softmax(logits), self.ranked(layer, logits)
         out = [0.0] * len(x)
+        # The newest first; of one position's that of the least weight, so that of the most is evicted before the others.
+        self.used[layer] = sorted(order[:k], key=lambda e: prob[e]) + [e for e in self.used[layer] if e not in order[:k]]
         for e in order[:k]:
             q = p + "experts.%d." % e
             inner = [g / (1 + math.exp(-g)) * u for g, u in zip(self.times(q + "w1", x), self.times(q + "w3", x))]
             weight = prob[e] / sum(prob[i] for i in order[:k])
             out = [o + weight * v for o, v in zip(out, self.times(q + "w2", inner))]
-        return out, order[:k], prob[order[k - 1]] - prob[order[k]]
+        return out, order[:k], decides[order[k - 1]] - decides[order[k]]
 
     def step(self, token):
         """Logits, the experts of each layer, and by how much they were chosen."""
@@ -79,7 +95,7 @@ class Model:
             p = "model.layers.%d." % layer
             y = self.attention(layer, p + "self_attn.", self.norm(p + "input_layernorm", x))
             x = list(map(float.__add__, x, y))
-            y, chosen, margin = self.experts(p + "block_sparse_moe.", self.norm(p + "post_attention_layernorm", x))
+            y, chosen, margin = self.experts(layer, p + "block_sparse_moe.", self.norm(p + "post_attention_layernorm", x))
             x = list(map(float.__add__, x, y))
             routes.append(chosen)
             margins.append(margin)
@@ -91,9 +107,9 @@ def softmax(x):
     return [v / sum(e) for v in e]
 
 
-def golden(path, checkpoint, prompts, max_tokens):
+def golden(path, checkpoint, prompts, max_tokens, prior=None):
     """A folder for od-bench conform, made from a checkpoint in one file that has no scales."""
-    entries, m = [], Model(checkpoint)
+    entries, m = [], Model(checkpoint, prior)
     os.makedirs(path)
     for i, prompt in enumerate(prompts):
         tokens, steps, margins = [], [], []
