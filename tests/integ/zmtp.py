@@ -3,7 +3,7 @@ import socket
 import struct
 import threading
 
-VERSION = 4  # of our protocol: field 1 of every header
+VERSION = 5  # of our protocol: field 1 of every header
 GREETING = b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + b"\0" * 31
 
 
