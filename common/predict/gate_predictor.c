@@ -15,6 +15,7 @@
 #include "common/base/mem.h"
 #include "common/compute/cards.h"
 #include "common/predict/predictor_base.h"
+#include "common/predict/recent_experts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@ struct gate_predictor {
 	float *residual; /* [max_rows][hidden], on their way there */
 	float *score; /* [max_rows][n_experts] */
 	uint32_t *asked; /* [max_rows]: rows that are not quiet */
+	struct od_recent_experts *recent; /* NULL: main routes without a prior */
 };
 
 static void run(struct gate_predictor *g, size_t n_rows, struct od_op op)
@@ -104,6 +106,8 @@ static void routed(struct od_predictor *p, const struct od_predict_step *s, uint
 	const uint32_t n_moe = o->config->n_moe, hidden = o->config->hidden;
 	size_t n = 0;
 
+	for (size_t r = 0; g->recent != NULL && r < s->n_rows; r++)
+		od_recent_experts_routed(g->recent, s->row[r].sequence, m, rows[r].expert);
 	if (s->prompt || m + 1 >= n_moe)
 		return;
 	for (size_t r = 0; r < s->n_rows; r++) {
@@ -118,9 +122,23 @@ static void routed(struct od_predictor *p, const struct od_predict_step *s, uint
 		put_rows(g, at, n, at == m + 1);
 		if (ask(g, at, n) != OD_OK)
 			return;
-		for (size_t i = 0; i < n; i++)
-			od_predictor_say(&g->base, &s->row[g->asked[i]], at, g->score + i * o->config->n_experts);
+		for (size_t i = 0; i < n; i++) {
+			const struct od_predict_row *row = &s->row[g->asked[i]];
+			float *score = g->score + i * o->config->n_experts;
+
+			if (g->recent != NULL)
+				od_recent_experts_raise(g->recent, row->sequence, at, score);
+			od_predictor_say(&g->base, row, at, score);
+		}
 	}
+}
+
+static void end_sequence(struct od_predictor *p, uint64_t sequence)
+{
+	struct gate_predictor *g = (struct gate_predictor *)p;
+
+	if (g->recent != NULL)
+		od_recent_experts_end(g->recent, sequence);
 }
 
 static void free_gate(struct od_predictor *p)
@@ -132,6 +150,7 @@ static void free_gate(struct od_predictor *p)
 	od_free(g->residual);
 	od_free(g->score);
 	od_free(g->asked);
+	od_recent_experts_free(g->recent);
 	free(g);
 }
 
@@ -164,6 +183,8 @@ static int allocate(struct gate_predictor *g, struct od_err *err)
 	g->asked = od_alloc_array(n, sizeof(*g->asked));
 	if (rc == OD_OK && (g->residual == NULL || g->score == NULL || g->asked == NULL))
 		rc = od_fail(err, OD_ERR_NOMEM, "predictor");
+	if (rc == OD_OK && o->config->prior.recent > 0)
+		rc = od_recent_experts_new(&g->recent, o->config, o->max_sequences, err);
 	return rc;
 }
 
@@ -176,7 +197,7 @@ int od_gates_new(struct od_predictor **out, const struct od_predictor_opts *opts
 	if (g == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictor");
 	g->base.o = *opts;
-	g->base.p = (struct od_predictor){ .routed = routed, .free = free_gate };
+	g->base.p = (struct od_predictor){ .routed = routed, .end_sequence = end_sequence, .free = free_gate };
 	g->ahead = ahead;
 	rc = allocate(g, err);
 	if (rc != OD_OK) {

@@ -7,7 +7,7 @@ import json
 import os
 
 import gpu_util
-from cluster_util import (FAR, PROMPT, SLOW, TMP, TOKENS, Daemon, Lines, generate, hosts_file, pack, reference, run_calmly, run_tests,
+from cluster_util import (BIN, FAR, PROMPT, SLOW, TMP, TOKENS, Daemon, Lines, generate, hosts_file, pack, reference, run_calmly, run_tests,
                           main_args, shadow_args, test, tool, worker_args)
 from float64_model import conform, cpus, golden
 from serve_util import Server, stop_servers
@@ -41,6 +41,33 @@ def an_independent_forward_pass():
         with open(os.path.join(folder, "golden.json")) as f:
             routes.append(json.dumps([e["routes_prefill"] for e in json.load(f)]))
     assert routes[3] == routes[5] and len(set(routes)) == 5, routes  # three of three are kept: the router's experts
+
+
+@test
+def routers_of_all_families():
+    """With lambda 0 each is the plain one. With more the tokens are the same in chunks of any size; of models with recurrent layers, layers
+    that share keys, groups of experts, a softmax over the chosen ones and SparseMixer also on a cluster with drafts."""
+    folder = "tests/golden/families"
+    clusters = "qwen3_next_plain", "gemma4_shared_kv", "deepseek_v3_groups", "gpt_oss_bf16", "phimoe_crossing"
+    moved = 0
+    for name in sorted(n for n in os.listdir(folder) if os.path.isdir(os.path.join(folder, n))):
+        out = os.path.join(TMP, name + ".pack")
+        tool("od-pack", os.path.join(folder, name), out, "--shadow", "int8")
+
+        def tokens(*args):
+            p = run_calmly([os.path.join(BIN, "od-main"), "--pack", out, "--json", "--max-tokens", "40", "--ignore-eos", "--prompt",
+                            "ab ba abab", *map(str, args)])
+            assert p.returncode == 0, (name, args, p.stderr)
+            return json.loads(p.stdout)["token_ids"]
+        plain = tokens("--resident")
+        assert tokens("--resident", "--routing", "cache-prior:0") == plain, name
+        prior = "--routing", "cache-prior:0.5", "--routing-keep", 1
+        routed = tokens("--resident", *prior)
+        moved += routed != plain
+        assert tokens("--resident", *prior, "--prefill-rows", 1) == routed, name
+        if name in clusters:
+            assert tokens("--local", 2, *prior, "--draft", 3) == routed, name
+    assert moved > 5, moved
 
 
 def same(*args, environment=None):
