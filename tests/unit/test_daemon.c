@@ -348,7 +348,7 @@ static void test_refusals(void **state)
 	rig_start(&r);
 	s = rig_connect(&r);
 	good_hello(&r, &x)->h.version = 7;
-	expect_refusal(s, &x.h, OD_ERR_MISMATCH, "version", "protocol version: expected 4, found 7");
+	expect_refusal(s, &x.h, OD_ERR_MISMATCH, "version", "protocol version: expected 5, found 7");
 	good_hello(&r, &x)->b.role = (char *)"shadow\n";
 	expect_refusal(s, &x.h, OD_ERR_MISMATCH, "role", "role: expected worker, found \"shadow?\"");
 	good_hello(&r, &x)->b.fingerprint.data = other;
