@@ -104,7 +104,7 @@ static void test_bytes_are_protobuf(void **state)
 	pair_open(&p);
 	put_raw(p.dealer, google_predict, sizeof(google_predict), false);
 	get_msg(p.router, true, &m);
-	assert_int_equal(m.header->version, 4);
+	assert_int_equal(m.header->version, 5);
 	assert_int_equal(m.header->session, 1);
 	assert_int_equal(m.header->epoch, 2);
 	assert_int_equal(m.header->body_case, OD__HEADER__BODY_PREDICT);
