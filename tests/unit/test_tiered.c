@@ -455,9 +455,10 @@ static void experts_in_host_memory_are_computed_there(void **state)
 			o.engine.expert_bytes = host_computes == AT_RANDOM ? 60000 : 1;
 			e = open_engine(&o);
 			trouble.sometimes = true;
-			run_some(t, 2, e);
-			end_trouble();
 			n = run_some(t, 2, e);
+			end_trouble();
+			/* Both runs: in the second the card has nearly all, so that chance may leave none to the host. */
+			n += run_some(t, 2, e);
 			assert_true(host_computes == BY_TIME || (n > 0) == (host_computes != NOTHING));
 			opened_engine_close(e);
 		}
