@@ -19,7 +19,7 @@
 #endif
 
 #define OD_PROTOCOL_VERSION 5
-#define OD_MAX_FRAMES 3 /* header and two tensors */
+#define OD_MAX_FRAMES 4 /* header and three tensors: STATE of a MoE layer with recent experts */
 #define OD_MAX_REQUESTS_BYTES 1024 /* RUN.requests with its end; longer lists are cut */
 #define OD_MAX_PONG_SUMS 256u /* experts of which a PONG has checksums (9 KB); fewer: the sender has no more now */
 #define OD_MAX_HEADER_BYTES (256u * 1024u)
