@@ -46,14 +46,6 @@ static uint32_t number_of(struct od_recent_experts *r, uint64_t sequence)
 	return number;
 }
 
-static bool is_among(const uint16_t *expert, uint32_t n, uint16_t e)
-{
-	for (uint32_t i = 0; i < n; i++)
-		if (expert[i] == e)
-			return true;
-	return false;
-}
-
 void od_recent_experts_routed(struct od_recent_experts *r, uint64_t sequence, uint32_t m, const uint16_t *expert)
 {
 	const uint32_t most = r->config->prior.recent, k = r->config->top_k, number = number_of(r, sequence);
@@ -67,7 +59,7 @@ void od_recent_experts_routed(struct od_recent_experts *r, uint64_t sequence, ui
 	for (; n < k && n < most; n++) /* the best of the row is its oldest */
 		list[n] = expert[k - 1 - n];
 	for (uint32_t i = 0; n < most; i++)
-		if (!is_among(expert, k, old[i]))
+		if (!od_is_among(expert, k, old[i]))
 			list[n++] = old[i];
 }
 
@@ -100,7 +92,7 @@ void od_recent_experts_raise(struct od_recent_experts *r, uint64_t sequence, uin
 	if (p->keep > 0)
 		od_rank(score, n, best, p->keep);
 	for (uint32_t i = 0; i < p->recent; i++)
-		if (list[i] < n && !is_among(best, p->keep, list[i]))
+		if (list[i] < n && !od_is_among(best, p->keep, list[i]))
 			score[list[i]] *= by;
 	for (uint32_t i = 0; i < p->keep; i++)
 		score[best[i]] *= by;

@@ -44,14 +44,6 @@ static float keep_groups(float *decides, const struct od_op_route *o, const uint
 	return top < n_groups && least >= score[order[top]] ? least - score[order[top]] : 1;
 }
 
-static bool is_among(const uint16_t *expert, size_t n, uint16_t e)
-{
-	for (size_t i = 0; i < n; i++)
-		if (expert[i] == e)
-			return true;
-	return false;
-}
-
 /* best [k, and the next, if there is one, for the margin]: first the n_kept that stand there, then the best of the
  * others. Returns the margin. */
 static float decide(const struct od_op_route *o, float *decides, uint16_t *best, size_t n_kept)
@@ -64,7 +56,7 @@ static float decide(const struct od_op_route *o, float *decides, uint16_t *best,
 
 	od_rank(decides, n, ranked, want);
 	for (size_t i = 0, at = n_kept; at < want; i++)
-		if (!is_among(best, n_kept, ranked[i]))
+		if (!od_is_among(best, n_kept, ranked[i]))
 			best[at++] = ranked[i];
 	if (want > k)
 		gap = decides[best[k - 1]] - decides[best[k]];
@@ -155,7 +147,7 @@ static void remember(const struct od_op_route *o, const struct od_cpu_recent *r,
 	for (uint32_t i = 0; n < most; i++) {
 		const uint16_t e = r->before != NULL ? r->before->expert[i] : OD_NO_EXPERT;
 
-		if (!is_among(choice, k, e))
+		if (!od_is_among(choice, k, e))
 			to[n++] = e;
 	}
 }

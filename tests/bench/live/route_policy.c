@@ -7,14 +7,6 @@
 
 const char *const route_way_names[] = { "router", "prune", "swap", "max-rank", "cumulative", "cache-prior", NULL };
 
-static bool is_among(const uint16_t *expert, uint32_t n, uint16_t e)
-{
-	for (uint32_t i = 0; i < n; i++)
-		if (expert[i] == e)
-			return true;
-	return false;
-}
-
 /* rank [n]: all experts, the best first; the first `most` of them that are cached go before all others, and the first
  * `keep` before these. */
 static void promote(uint16_t *rank, uint32_t n, uint32_t most, uint32_t keep, const struct route_cache *c)
@@ -24,10 +16,10 @@ static void promote(uint16_t *rank, uint32_t n, uint32_t most, uint32_t keep, co
 
 	memcpy(out, rank, keep * sizeof(*out));
 	for (uint32_t i = keep; i < most; i++)
-		if (is_among(c->expert, c->n, rank[i]))
+		if (od_is_among(c->expert, c->n, rank[i]))
 			out[at++] = rank[i];
 	for (uint32_t i = keep; i < n; i++)
-		if (i >= most || !is_among(c->expert, c->n, rank[i]))
+		if (i >= most || !od_is_among(c->expert, c->n, rank[i]))
 			out[at++] = rank[i];
 	memcpy(rank, out, n * sizeof(*out));
 }
@@ -56,7 +48,7 @@ static void prefer(const struct route_policy *p, struct route_cache *c, const fl
 	}
 	c->range += ((double)(most - least) - c->range) / (double)(c->n_rows + 1);
 	for (uint32_t e = 0; e < n; e++)
-		if (is_among(c->expert, c->n, (uint16_t)e) || is_among(rank, p->keep, (uint16_t)e))
+		if (od_is_among(c->expert, c->n, (uint16_t)e) || od_is_among(rank, p->keep, (uint16_t)e))
 			logit[e] += (float)(p->value * c->range);
 	od_rank(logit, n, rank, n);
 }
@@ -102,7 +94,7 @@ void route_used(struct route_cache *c, const uint16_t *expert, const float *weig
 	for (uint32_t i = 0; i < n_weighted; i++) {
 		uint32_t at = i;
 
-		c->n_misses += !is_among(c->expert, c->n, expert[i]);
+		c->n_misses += !od_is_among(c->expert, c->n, expert[i]);
 		for (; at > 0 && weight[order[at - 1]] < weight[i]; at--)
 			order[at] = order[at - 1];
 		order[at] = (uint16_t)i;
@@ -111,7 +103,7 @@ void route_used(struct route_cache *c, const uint16_t *expert, const float *weig
 	for (uint32_t i = n_weighted; i > 0; i--)
 		out[n++] = expert[order[i - 1]];
 	for (uint32_t i = 0; i < c->n; i++)
-		if (!is_among(expert, n_weighted, c->expert[i]))
+		if (!od_is_among(expert, n_weighted, c->expert[i]))
 			out[n++] = c->expert[i];
 	c->n = n < c->room ? n : c->room;
 	memcpy(c->expert, out, c->n * sizeof(*out));
