@@ -66,6 +66,7 @@ struct worker_daemon {
 	struct od_keys *keys; /* NULL: none */
 	struct od_daemon *daemon;
 	struct odw_session session; /* loop thread: accepted, then begun */
+	bool recent; /* with it: texts prefer the experts that they used last */
 	uint8_t *holds; /* with a spool: a bit per expert, as in PONG */
 	uint64_t holds_sent; /* the change count that was last sent to main; UINT64_MAX: none */
 	uint8_t *cached; /* with a cache: a byte per expert */
@@ -125,6 +126,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 		return od_fail(err, OD_ERR_RANGE, "max_rows: expected at least 1, found 0");
 	/* Main's steps may be larger than one RUN. */
 	w->session.max_rows = hello->max_rows < most ? hello->max_rows : most;
+	w->recent = hello->recent_experts > 0;
 	welcome->kernel_class = (char *)od_device_kernel_class(w->device, w->session.profile);
 	welcome->backend = (char *)od_device_name(w->device);
 	welcome->slots = odw_memory_slots(&w->memory, &w->sizes);
@@ -144,6 +146,7 @@ static void on_begin(void *arg, uint64_t session)
 	w->holds_sent = w->cached_sent = UINT64_MAX;
 	odw_sum_reports_restart(w->sums);
 	od_schedule_begin(w->schedule, session);
+	od_schedule_favour_recent(w->schedule, w->recent);
 	odw_engine_begin(w->engine, &w->session);
 	od_log(OD_LOG_INFO, "profile %s, %s kernels (class %s)", od_profile_names[w->session.profile - 1],
 	       od_device_kernels(w->device, w->session.profile), od_device_kernel_class(w->device, w->session.profile));

@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Half-lives from 4 to 4096 were tried on recorded routes: this one reads least (docs/BENCHMARKS.md). */
+/* The first reads least of half-lives from 4 to 4096 on recorded routes; the second of 1 to 32 where texts favour
+ * recent experts (docs/BENCHMARKS.md). */
 #define HALF_LIFE_STEPS 32
+#define RECENT_HALF_LIFE_STEPS 2
 
 /* Worths that differ by less are equal, and nothing is replaced by its equal: where the rows of many texts choose
  * nearly all experts of a layer, whatever is replaced is used again before its successor. No whole number, so that
@@ -29,6 +31,7 @@ struct layer {
 struct od_expert_cache {
 	uint32_t n_moe, n_experts;
 	uint64_t budget_bytes, kept_bytes;
+	double half_life; /* steps */
 	uint32_t group, n_groups; /* this worker's; n_groups 0: no place yet */
 	struct layer *layer; /* [n_moe] */
 	uint32_t *heaps; /* [n_moe][n_experts] */
@@ -50,6 +53,7 @@ int od_expert_cache_new(struct od_expert_cache **out, uint32_t n_moe, uint32_t n
 		c->n_moe = n_moe;
 		c->n_experts = n_experts;
 		c->budget_bytes = budget_bytes;
+		c->half_life = HALF_LIFE_STEPS;
 		c->layer = calloc(n_moe, sizeof(*c->layer));
 		c->heaps = calloc(n, sizeof(*c->heaps));
 		c->worth = calloc(n, sizeof(*c->worth));
@@ -169,7 +173,7 @@ static void take_out(struct od_expert_cache *c, uint32_t id)
 /* In steps, at its layer's time. */
 static double worth_now(const struct od_expert_cache *c, uint32_t id)
 {
-	return c->worth[id].log2_sum * HALF_LIFE_STEPS - (double)layer_of(c, id)->time;
+	return c->worth[id].log2_sum * c->half_life - (double)layer_of(c, id)->time;
 }
 
 /* The kept one of least worth; among equals that of the layer that keeps most, so that layers shrink evenly. False:
@@ -211,7 +215,7 @@ static void add_use(struct od_expert_cache *c, uint64_t step, uint32_t id)
 		l->last_step = step;
 		l->time++;
 	}
-	now = (double)l->time / HALF_LIFE_STEPS;
+	now = (double)l->time / c->half_life;
 	more = fmax(now, w->log2_sum);
 	less = fmin(now, w->log2_sum);
 	w->log2_sum = more + log2(1 + exp2(less - more));
@@ -264,7 +268,7 @@ void od_expert_cache_used_elsewhere(struct od_expert_cache *c, uint64_t step, ui
 
 static double uses_now(const struct od_expert_cache *c, uint32_t id)
 {
-	return exp2(worth_now(c, id) / HALF_LIFE_STEPS);
+	return exp2(worth_now(c, id) / c->half_life);
 }
 
 double od_expert_cache_gain(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
@@ -281,7 +285,7 @@ double od_expert_cache_gain(const struct od_expert_cache *c, uint32_t m, uint32_
 
 double od_expert_cache_chance(const struct od_expert_cache *c, uint32_t m, uint32_t expert)
 {
-	const double each = exp2(-1.0 / HALF_LIFE_STEPS), time = c != NULL ? (double)c->layer[m].time : 0;
+	const double each = c != NULL ? exp2(-1 / c->half_life) : 0, time = c != NULL ? (double)c->layer[m].time : 0;
 
 	/* One use in each step would sum up to the second factor's inverse. */
 	return time > 0 ? uses_now(c, id_of(c, m, expert)) * ((1 - each) / (1 - pow(each, time))) : 0;
@@ -303,6 +307,27 @@ void od_expert_cache_new_session(struct od_expert_cache *c)
 
 /* ---- Place and budget ---- */
 
+static void keep_none(struct od_expert_cache *c)
+{
+	for (uint32_t m = 0; m < c->n_moe; m++)
+		while (c->layer[m].n > 0)
+			take_out(c, c->layer[m].heap[0]);
+	c->changes++;
+}
+
+bool od_expert_cache_favour_recent(struct od_expert_cache *c, bool recent)
+{
+	const double half_life = recent ? RECENT_HALF_LIFE_STEPS : HALF_LIFE_STEPS;
+
+	if (c == NULL || c->half_life == half_life)
+		return false;
+	keep_none(c);
+	for (size_t i = 0; i < (size_t)c->n_moe * c->n_experts; i++)
+		c->worth[i].log2_sum = -INFINITY;
+	c->half_life = half_life;
+	return true;
+}
+
 bool od_expert_cache_place(struct od_expert_cache *c, const struct od_share *share)
 {
 	const uint32_t group = share->worker % share->n_groups;
@@ -311,10 +336,7 @@ bool od_expert_cache_place(struct od_expert_cache *c, const struct od_share *sha
 		return false;
 	c->group = group;
 	c->n_groups = share->n_groups;
-	for (uint32_t m = 0; m < c->n_moe; m++)
-		while (c->layer[m].n > 0)
-			take_out(c, c->layer[m].heap[0]);
-	c->changes++;
+	keep_none(c);
 	return true;
 }
 

@@ -48,6 +48,11 @@ void od_expert_cache_forget(struct od_expert_cache *c, uint32_t m, uint32_t expe
 /* Steps are numbered anew. */
 void od_expert_cache_new_session(struct od_expert_cache *c);
 
+/* From now on uses count half as much after every 2 steps: where texts prefer the experts that they used last ("Mixture
+ * of Cache-Conditional Experts", arXiv 2412.00099, section 3), these are what they will use. False: after every 32, as at
+ * first. True: it was otherwise, so nothing is kept any more. */
+bool od_expert_cache_favour_recent(struct od_expert_cache *c, bool recent);
+
 /* Sets the place. True: the group serves other layers now, so nothing is kept any more. The cache is kept when
  * only the other members of the group change. */
 bool od_expert_cache_place(struct od_expert_cache *c, const struct od_share *share);

@@ -1094,17 +1094,29 @@ void od_schedule_stop(struct od_schedule *s)
 
 /* ---- The cache ---- */
 
+/* Pinned slots are in no list, so they are looked for in the table. */
+static void unpin_all(struct od_schedule *s)
+{
+	for (unsigned i = 0; i < s->n_table; i++) {
+		if (s->slot[i].pinned)
+			update_slot(s, &s->slot[i]);
+	}
+	assign_slots(s);
+}
+
+void od_schedule_favour_recent(struct od_schedule *s, bool recent)
+{
+	pthread_mutex_lock(&s->lock);
+	if (od_expert_cache_favour_recent(s->opts.cache, recent) && false)
+		unpin_all(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
 void od_schedule_place(struct od_schedule *s, const struct od_share *share)
 {
 	pthread_mutex_lock(&s->lock);
-	if (od_expert_cache_place(s->opts.cache, share)) {
-		/* Pinned slots are in no list, so they are looked for in the table. */
-		for (unsigned i = 0; i < s->n_table; i++) {
-			if (s->slot[i].pinned)
-				update_slot(s, &s->slot[i]);
-		}
-		assign_slots(s);
-	}
+	if (od_expert_cache_place(s->opts.cache, share))
+		unpin_all(s);
 	pthread_mutex_unlock(&s->lock);
 }
 

@@ -359,6 +359,7 @@ static int make_residency(struct odm_tier_store *s, uint64_t session, struct od_
 	s->schedule = od_residency_schedule(s->residency);
 	od_schedule_begin(s->schedule, session);
 	od_schedule_place(s->schedule, &whole);
+	od_schedule_favour_recent(s->schedule, s->config->prior.recent > 0);
 	od_log(OD_LOG_INFO, "experts: %s of memory to keep them (%s), %s for those that are loaded and computed%s",
 	       od_format_bytes(d.cache_bytes, a, sizeof(a)), od_form_names[s->model->form],
 	       od_format_bytes(d.slots_bytes, b, sizeof(b)),

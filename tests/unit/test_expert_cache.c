@@ -288,7 +288,8 @@ static void released_memory_goes_back(void **state)
 
 /* Every use of every expert; worth is summed anew each time. */
 struct lrfu_model {
-	uint64_t time[LRFU_IDS][LRFU_USES], last[LRFU_IDS];
+	double time[LRFU_IDS][LRFU_USES], half_life;
+	uint64_t last[LRFU_IDS];
 	size_t n[LRFU_IDS];
 	bool kept[LRFU_IDS];
 	uint64_t now[LRFU_LAYERS],
@@ -304,8 +305,8 @@ static double worth(const struct lrfu_model *mo, uint32_t id)
 	double sum = 0;
 
 	for (size_t i = 0; i < mo->n[id]; i++)
-		sum += pow(0.5, (double)(mo->now[id / LRFU_EXPERTS] - mo->time[id][i]) / 32);
-	return 32 * log2(sum);
+		sum += pow(0.5, ((double)mo->now[id / LRFU_EXPERTS] - mo->time[id][i]) / mo->half_life);
+	return mo->half_life * log2(sum);
 }
 
 /* Worths that differ by less than rounding does are not equal by chance: all their uses are at the same times. */
@@ -358,7 +359,7 @@ static void model_note(struct lrfu_model *mo, uint64_t step, uint32_t id)
 
 	mo->now[m] += step > mo->step[m];
 	mo->step[m] = step;
-	mo->time[id][mo->n[id]++] = mo->now[m];
+	mo->time[id][mo->n[id]++] = (double)mo->now[m];
 	mo->last[id] = ++mo->n_uses;
 }
 
@@ -369,7 +370,16 @@ static double model_gain(const struct lrfu_model *mo, uint32_t id)
 
 	if (mo->kept[id] || mo->bytes + 10 <= mo->budget)
 		return INFINITY;
-	return least == LRFU_IDS ? -INFINITY : pow(2, worth(mo, id) / 32) - pow(2, worth(mo, least) / 32);
+	return least == LRFU_IDS ? -INFINITY :
+				   pow(2, worth(mo, id) / mo->half_life) - pow(2, worth(mo, least) / mo->half_life);
+}
+
+static void model_favour_recent(struct lrfu_model *mo, bool recent)
+{
+	memset(mo->n, 0, sizeof(mo->n));
+	memset(mo->kept, 0, sizeof(mo->kept));
+	mo->bytes = 0;
+	mo->half_life = recent ? 2 : 32;
 }
 
 /* Share of its layer's steps that used it, weighted by age. */
@@ -378,8 +388,8 @@ static double model_chance(const struct lrfu_model *mo, uint32_t id)
 	double all = 0;
 
 	for (uint64_t t = 1; t <= mo->now[id / LRFU_EXPERTS]; t++)
-		all += pow(0.5, (double)(mo->now[id / LRFU_EXPERTS] - t) / 32);
-	return all > 0 ? pow(2, worth(mo, id) / 32) / all : 0;
+		all += pow(0.5, (double)(mo->now[id / LRFU_EXPERTS] - t) / mo->half_life);
+	return all > 0 ? pow(2, worth(mo, id) / mo->half_life) / all : 0;
 }
 
 static void model_use(struct lrfu_model *mo, uint64_t step, uint32_t id)
@@ -416,7 +426,7 @@ static void what_is_worth_most_stays(void **state)
 		struct od_expert_cache *c;
 		uint64_t step = 0, all_steps = 0;
 
-		mo = (struct lrfu_model){ .budget = budget };
+		mo = (struct lrfu_model){ .budget = budget, .half_life = 32 };
 		assert_int_equal(od_expert_cache_new(&c, LRFU_LAYERS, LRFU_EXPERTS, lrfu_bytes, budget, NULL), OD_OK);
 		(void)od_expert_cache_use(c, 1, 0, 0);
 		assert_false(od_expert_cache_keeps(c, 0, 0)); /* no place yet */
@@ -432,6 +442,11 @@ static void what_is_worth_most_stays(void **state)
 			if (i % 200 == 150) { /* steps are numbered anew */
 				od_expert_cache_new_session(c);
 				step = 0;
+			}
+			if (i % 200 == 120 || i % 200 == 180) {
+				assert_true(od_expert_cache_favour_recent(c, i % 200 == 120));
+				assert_false(od_expert_cache_favour_recent(c, i % 200 == 120));
+				model_favour_recent(&mo, i % 200 == 120);
 			}
 			if (seed >> 60 < 8 || step == 0) { /* some steps have several uses */
 				step += 1 + (seed >> 59) % 2; /* the number does not matter */

@@ -31,6 +31,7 @@ struct sim {
 	unsigned slot; /* buffers of a slot */
 	uint64_t budget; /* the cache has so much */
 	uint32_t at_place; /* index of the place */
+	bool recent; /* as in od_schedule_favour_recent */
 	size_t n_more; /* quiet moments with more experts in slots than would fit, were all of the largest size */
 	size_t n_kept; /* RUNs of what is kept */
 	uint64_t session, seed;
@@ -283,13 +284,18 @@ static void do_divide(struct sim *x)
 	od_schedule_divide(x->s, x->budget, x->n_slots, x->slots_bytes);
 }
 
-/* A place with other layers: nothing is kept. */
+/* A place with other layers, or another worth of uses: nothing is kept. */
 static void do_place(struct sim *x)
 {
 	static const struct od_share places[] = { { 7, 1, 1 }, { 8, 2, 2 }, { 9, 3, 2 } };
 
-	x->at_place = (x->at_place + 1 + pick(x, 2)) % 3;
-	od_schedule_place(x->s, &places[x->at_place]);
+	if (pick(x, 3) == 0) {
+		x->recent = !x->recent;
+		od_schedule_favour_recent(x->s, x->recent);
+	} else {
+		x->at_place = (x->at_place + 1 + pick(x, 2)) % 3;
+		od_schedule_place(x->s, &places[x->at_place]);
+	}
 	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++)
 		assert_false(od_expert_cache_keeps(x->cache, i / EXPERTS, i % EXPERTS));
 }

@@ -87,6 +87,7 @@ static int parse(struct residency_bench *b, int argc, char **argv, struct od_err
 		  "without --prompts: random prompts of N tokens; default 16", 1, MAX_TOKENS, NULL },
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens of a text; default 64", 2, MAX_TOKENS, NULL },
 		{ "runs", OD_ARG_UINT, &o->runs, "N", "rounds of all budgets; default 3", 1, 1e5, NULL },
+		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "of sampling; default 0: greedy", 0, 1000, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of random prompts and of sampling; default 1", 0, 0, NULL },
 		{ "read-mode", OD_ARG_CHOICE, &o->engine.opts.engine.read_mode, "NAME",
 		  "auto, buffered, or direct: past the page cache, which else holds what does not fit", 0, 0,
@@ -196,7 +197,8 @@ static int replay(const struct residency_bench *b, enum cache_rule rule, uint64_
 					  .n_experts = b->n_experts,
 					  .budget_bytes = budget_bytes,
 					  .expert_bytes = b->expert_bytes,
-					  .state = SIM_CACHE_F };
+					  .state = SIM_CACHE_F,
+					  .favour_recent = b->opt.engine.opts.engine.cache_prior };
 	struct sim_cache *c;
 	int rc = cache_rule_new(&c, rule, &o, 1, err);
 

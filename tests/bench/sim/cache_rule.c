@@ -182,6 +182,7 @@ static struct sim_cache *new_daemon(const struct sim_cache_opts *o)
 	}
 	free(bytes);
 	(void)od_expert_cache_place(d->own, &whole);
+	(void)od_expert_cache_favour_recent(d->own, o->favour_recent);
 	return &d->base;
 }
 

@@ -25,6 +25,7 @@ struct sim_cache_opts {
 	/* Other rules keep experts in this one state, where each takes expert_bytes. */
 	enum sim_cache_state state;
 	uint64_t budget_bytes, expert_bytes;
+	bool favour_recent; /* lrfu: as od_expert_cache_favour_recent */
 };
 
 struct sim_cache_change {
