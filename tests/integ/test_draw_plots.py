@@ -42,4 +42,12 @@ def a_part_of_the_experts():
     assert "Belady" in found["residency-bytes.svg"] and "od-main" in found["residency-speed.svg"], found
 
 
+@test
+def routing():
+    found = drawn("routing", "--prompts", "tests/bench/prompts.jsonl", "--limit", 4, "--ways", "od-main:0.2,max-rank:5,cumulative:0.6,prune:1,swap:0",
+                  "--cache", "2,4,8")
+    assert list(found) == ["routing-cache.svg", "routing.svg"]
+    assert "oracle" in found["routing-cache.svg"] and "4 of 8" in found["routing.svg"] and "max-rank" in found["routing.svg"], found
+
+
 run_tests()

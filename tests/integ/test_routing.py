@@ -145,7 +145,10 @@ def texts_of(server):
         answers = list(pool.map(text, prompts))
     assert [a["choices"][0]["text"] for a in answers] == alone
     assert all(a["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64 for a in answers), answers
-    assert len({a["system_fingerprint"] for a in answers}) == 1
+    for path, body in (("/v1/messages", {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 3}),
+                       ("/v1/responses", {"input": PROMPT, "max_output_tokens": 16})):
+        answers.append(server.ask(path, body)[2])
+    assert len({a["system_fingerprint"] for a in answers}) == 1, answers
     return alone, answers[0]["system_fingerprint"]
 
 

@@ -147,6 +147,29 @@ static void a_model_without_tokenizer_needs_ids(void **state)
 	od_prompts_fini(&p);
 }
 
+static void prompts_are_put_together(void **state)
+{
+	static const int32_t with_bos[2][4] = { { 1, 5, 6, 7 }, { 1, 8, 1, 9 } }, without[] = { 1, 5, 6, 7, 8 };
+	struct od_prompts p;
+	struct od_err err;
+
+	(void)state;
+	load(&p, "{\"ids\": [1, 5, 6]}\n{\"ids\": [1, 7, 8, 1, 9]}\n{\"ids\": [1, 3]}", 0);
+	assert_int_equal(od_prompts_join(&p, 4, &err), OD_OK);
+	assert_int_equal(p.n, 2); /* the last one has two ids */
+	for (size_t i = 0; i < p.n; i++) {
+		assert_int_equal(p.prompt[i].n_ids, 4);
+		assert_memory_equal(p.prompt[i].ids, with_bos[i], sizeof(with_bos[i]));
+	}
+	assert_int_equal(od_prompts_join(&p, 8, &err), OD_ERR_RANGE); /* 1 and six others */
+	od_prompts_fini(&p);
+	load(&p, "{\"ids\": [1, 5, 6]}\n{\"ids\": [7, 8]}", 0);
+	assert_int_equal(od_prompts_join(&p, 5, &err), OD_OK);
+	assert_int_equal(p.n, 1);
+	assert_memory_equal(p.prompt[0].ids, without, sizeof(without));
+	od_prompts_fini(&p);
+}
+
 static void bad_files_are_refused(void **state)
 {
 	struct od_prompts p;
@@ -194,6 +217,7 @@ int main(void)
 		cmocka_unit_test(fields_may_be_missing),
 		cmocka_unit_test(limit_takes_the_first),
 		cmocka_unit_test(a_model_without_tokenizer_needs_ids),
+		cmocka_unit_test(prompts_are_put_together),
 		cmocka_unit_test(bad_files_are_refused),
 		cmocka_unit_test(random_prompts_are_splitmix),
 	};

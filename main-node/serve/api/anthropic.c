@@ -62,8 +62,9 @@ static json_t *message_json(const struct odm_dialog *d)
 	char id[ODM_REQUEST_ID_BYTES + sizeof("msg_")];
 
 	snprintf(id, sizeof(id), "msg_%s", odm_exchange_id(d->reply.exchange));
-	return json_pack("{s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:o}", "id", id, "type", "message", "role", "assistant",
-			 "model", d->reply.model, "content", "stop_reason", "stop_sequence", "usage", usage_json(d));
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:o}", "id", id, "type", "message", "role",
+			 "assistant", "model", d->reply.model, "system_fingerprint", d->reply.fingerprint, "content",
+			 "stop_reason", "stop_sequence", "usage", usage_json(d));
 }
 
 /* ---- A whole answer ---- */

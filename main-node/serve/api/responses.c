@@ -127,10 +127,11 @@ static json_t *response_json(const struct response *r, const char *status, const
 	json_t *o;
 
 	snprintf(id, sizeof(id), "resp_%s", odm_exchange_id(reply->exchange));
-	o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:b, s:n, s:s, s:O, s:f, s:f}", "id", id, "object", "response",
-		      "created_at", (json_int_t)reply->created, "model", reply->model, "status", status, "background",
-		      0, "store", 0, "previous_response_id", "truncation", "disabled", "output", r->output,
-		      "temperature", r->d.g.temperature, "top_p", r->d.g.top_p);
+	o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:b, s:b, s:n, s:s, s:O, s:f, s:f}", "id", id, "object",
+		      "response", "created_at", (json_int_t)reply->created, "model", reply->model, "system_fingerprint",
+		      reply->fingerprint, "status", status, "background", 0, "store", 0, "previous_response_id",
+		      "truncation", "disabled", "output", r->output, "temperature", r->d.g.temperature, "top_p",
+		      r->d.g.top_p);
 	json_object_set_new(o, "incomplete_details",
 			    cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null());
 	json_object_set_new(o, "error",

@@ -222,3 +222,56 @@ int od_prompts_random(struct od_prompts *p, size_t n, size_t n_tokens, uint32_t 
 	}
 	return OD_OK;
 }
+
+/* Do all begin with the same id? */
+static bool have_bos(const struct od_prompts *p)
+{
+	bool same = p->n > 1;
+
+	for (size_t i = 1; i < p->n; i++)
+		same = same && p->prompt[i].ids[0] == p->prompt[0].ids[0];
+	return same;
+}
+
+static int append_id(struct od_prompts *p, size_t n_tokens, int32_t id, struct od_err *err)
+{
+	struct od_prompt *q = p->n > 0 && p->prompt[p->n - 1].n_ids < n_tokens ? &p->prompt[p->n - 1] : append(p);
+
+	if (q != NULL && q->ids == NULL)
+		q->ids = malloc(n_tokens * sizeof(*q->ids));
+	if (q == NULL || q->ids == NULL)
+		return out_of_memory(err);
+	q->ids[q->n_ids++] = id;
+	return OD_OK;
+}
+
+int od_prompts_join(struct od_prompts *p, size_t n_tokens, struct od_err *err)
+{
+	const int32_t bos = have_bos(p) ? p->prompt[0].ids[0] : -1;
+	struct od_prompts joined = { 0 };
+	int rc = OD_OK;
+
+	for (size_t i = 0; rc == OD_OK && i < p->n; i++)
+		for (size_t j = bos >= 0; rc == OD_OK && j < p->prompt[i].n_ids; j++) {
+			const bool begins = joined.n == 0 || joined.prompt[joined.n - 1].n_ids == n_tokens;
+
+			if (begins && bos >= 0)
+				rc = append_id(&joined, n_tokens, bos, err);
+			if (rc == OD_OK)
+				rc = append_id(&joined, n_tokens, p->prompt[i].ids[j], err);
+		}
+	if (rc == OD_OK && (joined.n == 0 || (joined.n == 1 && joined.prompt[0].n_ids < n_tokens)))
+		rc = od_fail(err, OD_ERR_RANGE, "expected prompts of %zu tokens together", n_tokens);
+	if (rc != OD_OK) {
+		od_prompts_fini(&joined);
+		return rc;
+	}
+	if (joined.prompt[joined.n - 1].n_ids < n_tokens) { /* the rest is too short */
+		joined.n--;
+		free(joined.prompt[joined.n].name);
+		free(joined.prompt[joined.n].ids);
+	}
+	od_prompts_fini(p);
+	*p = joined;
+	return OD_OK;
+}

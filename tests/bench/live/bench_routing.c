@@ -5,6 +5,7 @@
 #include "main-node/engine/model.h"
 #include "main-node/node/engine_args.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_list.h"
 #include "tests/bench/live/bench_prompts.h"
 #include "tests/bench/live/recall_progress.h"
 #include "tests/bench/live/routing_service.h"
@@ -16,31 +17,38 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_WAYS 64
+#define MAX_RUNS 512
 #define INTERVAL 1.96 /* standard errors of an interval of 95 % */
 
 struct routing_options {
 	struct odm_engine_args engine;
-	const char *prompts, *ways;
-	uint64_t limit, cache, keep;
+	const char *prompts, *ways, *cache;
+	uint64_t limit, join, keep;
+	int start; /* index of start_names */
 	bool json, help;
 };
 
-/* A way to choose experts, and what it gave. */
+static const char *const start_names[] = { "empty", "random", NULL };
+
+/* A way to choose experts, with one size of the cache, and what it gave. */
 struct routing_run {
 	struct route_policy policy;
 	bool ours; /* od-main's own cache prior */
+	uint32_t cache; /* experts of a layer */
 	double *nll; /* [texts]: sums over their tokens */
-	struct routing_totals totals;
+	struct route_counts counts;
+	const struct routing_run *base; /* the router, with the same cache */
 };
 
 struct routing {
 	const struct routing_options *o;
 	struct od_prompts prompts;
-	struct routing_run run[MAX_WAYS];
+	struct routing_run run[MAX_RUNS];
 	size_t n_runs;
 	uint64_t n_tokens; /* with a probability, of all texts */
-	uint32_t n_experts, top_k, cache, keep;
+	uint64_t cache[OD_LIST_MAX]; /* [n_caches] */
+	size_t n_caches;
+	uint32_t n_experts, top_k, keep;
 	char model[256];
 };
 
@@ -55,8 +63,13 @@ static int parse(struct routing_options *o, int argc, char **argv, struct od_err
 		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE",
 		  "texts: a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
 		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N texts", 1, 1e6, NULL },
-		{ "cache", OD_ARG_UINT, &o->cache, "N", "experts of a layer that are cached (default: half)", 1,
-		  OD_MAX_EXPERTS, NULL },
+		{ "join", OD_ARG_UINT, &o->join, "N", "put the texts together, in order, into such of N tokens", 2, 1e6,
+		  NULL },
+		{ "cache", OD_ARG_STRING, &o->cache, "LIST", "experts of a layer that are cached (default: half)", 0, 0,
+		  NULL },
+		{ "start", OD_ARG_CHOICE, &o->start, "NAME",
+		  "empty, or random: the cache is full of random experts at the start of each text", 0, 0,
+		  start_names },
 		{ "keep", OD_ARG_UINT, &o->keep, "J",
 		  "experts that are used in any case (default: as od-main's --routing-keep)", 0, OD_MAX_CHOICE, NULL },
 		{ "ways", OD_ARG_STRING, &o->ways, "LIST",
@@ -70,8 +83,10 @@ static int parse(struct routing_options *o, int argc, char **argv, struct od_err
 	return odm_engine_args_parse(
 		&o->engine, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench routing --pack DIR --prompts FILE [OPTIONS]\n\n"
-		"Perplexity of texts, and what a cache of each layer that begins empty misses, for ways to choose experts\n"
-		"that prefer cached ones. od-main: its --routing cache-prior; the others are for comparison.\n"
+		"Perplexity of texts, and what a cache of each layer misses, for ways to choose experts that prefer cached\n"
+		"ones. od-main: its --routing cache-prior, which knows what the text used, not the cache; the others are for\n"
+		"comparison. oracle: misses on the same routes of a cache that begins empty and knows the future (Belady).\n"
+		"lifetime: rows for which an expert stays in the cache.\n"
 		"Example: od-bench routing --pack PACK --prompts tests/bench/prompts.jsonl\n",
 		err);
 }
@@ -80,9 +95,13 @@ static int parse(struct routing_options *o, int argc, char **argv, struct od_err
 
 static int add_way(struct routing *r, int way, bool ours, double value, struct od_err *err)
 {
-	if (r->n_runs == MAX_WAYS)
-		return od_fail(err, OD_ERR_ARG, "--ways: expected at most %d", MAX_WAYS);
-	r->run[r->n_runs++] = (struct routing_run){ .policy = { (enum route_way)way, value, r->keep }, .ours = ours };
+	if (r->n_runs + r->n_caches > MAX_RUNS)
+		return od_fail(err, OD_ERR_ARG, "--ways: expected at most %zu", MAX_RUNS / r->n_caches);
+	for (size_t i = 0; i < r->n_caches; i++)
+		r->run[r->n_runs++] = (struct routing_run){ .policy = { (enum route_way)way, value, r->keep },
+							    .ours = ours,
+							    .cache = (uint32_t)r->cache[i],
+							    .base = &r->run[i] };
 	return OD_OK;
 }
 
@@ -198,22 +217,18 @@ static int run_text(struct odm_engine *e, const struct od_prompt *q, struct sum 
 static int run_texts(struct routing *r, struct routing_run *run, struct odm_engine *e,
 		     struct odm_expert_service *service, struct recall_progress *progress, struct od_err *err)
 {
-	int rc =
-		r->prompts.prompt[0].ids == NULL ? od_prompts_encode(&r->prompts, odm_engine_tokenizer(e), err) : OD_OK;
+	int rc = OD_OK;
 
 	r->n_tokens = 0;
 	for (size_t i = 0; rc == OD_OK && i < r->prompts.n; i++) {
 		struct sum s = { .n_prompt = r->prompts.prompt[i].n_ids };
-		struct routing_totals t;
 
-		routing_service_begin(service);
+		routing_service_begin(service, r->o->start != 0 ? i + 1 : 0);
 		rc = run_text(e, &r->prompts.prompt[i], &s, err);
-		t = routing_service_totals(service);
+		if (rc == OD_OK)
+			rc = routing_service_add_counts(service, &run->counts, err);
 		run->nll[i] = s.nll;
 		r->n_tokens += s.n;
-		run->totals.n_rows += t.n_rows;
-		run->totals.n_uses += t.n_uses;
-		run->totals.n_misses += t.n_misses;
 		recall_progress_done(progress, 1);
 	}
 	return rc;
@@ -233,11 +248,11 @@ static int do_run(struct routing *r, struct routing_run *run, struct recall_prog
 	o.cache_prior = run->ours;
 	o.routing_lambda = run->policy.value;
 	o.routing_keep = r->keep;
-	o.routing_recent = r->cache;
+	o.routing_recent = run->cache;
 	if (rc == OD_OK)
 		rc = odm_model_load(m, &o, err);
 	if (rc == OD_OK)
-		rc = routing_service_new(&service, m, &run->policy, r->cache, err);
+		rc = routing_service_new(&service, m, &run->policy, run->cache, err);
 	if (rc == OD_OK)
 		rc = odm_engine_open(&e, m, service, err);
 	if (rc == OD_OK)
@@ -256,7 +271,7 @@ static void compare(const struct routing *r, const struct routing_run *run, doub
 	double sum = 0, squares = 0;
 
 	for (size_t i = 0; i < r->prompts.n; i++) {
-		const double d = (run->nll[i] - r->run[0].nll[i]) / each;
+		const double d = (run->nll[i] - run->base->nll[i]) / each;
 
 		sum += d;
 		squares += d * d;
@@ -272,18 +287,21 @@ static double percent(double log_ratio)
 
 static void report_run(const struct routing *r, const struct routing_run *run, struct od_table *table)
 {
-	const double misses = (double)run->totals.n_misses, base = (double)r->run[0].totals.n_misses;
+	const struct route_counts *c = &run->counts;
+	const double misses = (double)c->n_misses, base = (double)run->base->counts.n_misses;
 	double nll = 0, mean, error;
 
 	for (size_t i = 0; i < r->prompts.n; i++)
 		nll += run->nll[i];
 	compare(r, run, &mean, &error);
-	od_table_row(table, (struct od_cell[]){ OD_TEXT(run->ours ? "od-main" : route_way_names[run->policy.way]),
-						OD_REAL(run->policy.value), OD_REAL(exp(nll / (double)r->n_tokens)),
-						OD_REAL(percent(mean)), OD_REAL(percent(mean - INTERVAL * error)),
-						OD_REAL(percent(mean + INTERVAL * error)),
-						OD_REAL(misses / (double)run->totals.n_uses),
-						OD_REAL(100 * (1 - misses / base)) });
+	od_table_row(table,
+		     (struct od_cell[]){ OD_TEXT(run->ours ? "od-main" : route_way_names[run->policy.way]),
+					 OD_REAL(run->policy.value), OD_REAL(exp(nll / (double)r->n_tokens)),
+					 OD_REAL(percent(mean)), OD_REAL(percent(mean - INTERVAL * error)),
+					 OD_REAL(percent(mean + INTERVAL * error)), OD_REAL(misses / (double)c->n_uses),
+					 OD_REAL(100 * (1 - misses / base)),
+					 OD_REAL((double)c->n_oracle_misses / (double)c->n_uses),
+					 OD_REAL((double)c->stay_rows / (double)c->n_came), OD_INT(run->cache) });
 }
 
 static int report(const struct routing *r, struct od_err *err)
@@ -297,6 +315,9 @@ static int report(const struct routing *r, struct od_err *err)
 		{ "change_high", "to", 2 },
 		{ "miss_rate", "miss rate", 4 },
 		{ "fewer_misses_percent", "fewer misses %", 1 },
+		{ "oracle_miss_rate", "oracle", 4 },
+		{ "lifetime", "lifetime", 1 },
+		{ "cache", "cache", 0 },
 	};
 	struct od_report *to;
 	struct od_table *table;
@@ -307,12 +328,13 @@ static int report(const struct routing *r, struct od_err *err)
 	od_report_fact(to, "model", "model", OD_TEXT(r->model), 0, NULL);
 	od_report_fact(to, "texts", "texts", OD_INT(r->prompts.n), 0, NULL);
 	od_report_fact(to, "tokens", "tokens", OD_INT(r->n_tokens), 0, NULL);
-	od_report_fact(to, "cache", "cached experts of a layer", OD_INT(r->cache), 0, NULL);
-	od_report_fact(to, "experts", "  of", OD_INT(r->n_experts), 0, NULL);
+	od_report_fact(to, "experts", "experts of a layer", OD_INT(r->n_experts), 0, NULL);
+	od_report_fact(to, "start", "cache at the start", OD_TEXT(start_names[r->o->start]), 0, NULL);
 	od_report_fact(to, "keep", "kept experts", OD_INT(r->keep), 0, NULL);
 	table = od_report_table(to, "by_way", NULL, columns, sizeof(columns) / sizeof(columns[0]));
-	for (size_t i = 0; i < r->n_runs; i++)
-		report_run(r, &r->run[i], table);
+	for (size_t k = 0; k < r->n_caches; k++)
+		for (size_t i = k; i < r->n_runs; i += r->n_caches)
+			report_run(r, &r->run[i], table);
 	rc = od_report_print(to, stdout, r->o->json, err);
 	od_report_free(to);
 	return rc;
@@ -331,13 +353,20 @@ static int look_at_model(struct routing *r, struct od_err *err)
 	prior = od_config_prior(m->config, 0);
 	r->n_experts = m->config->n_experts;
 	r->top_k = m->config->top_k;
-	r->cache = r->o->cache > 0 ? (uint32_t)r->o->cache : prior.recent;
+	r->cache[0] = prior.recent;
+	r->n_caches = 1;
+	if (r->o->cache != NULL)
+		rc = od_list_numbers("cache", r->o->cache, 1, r->n_experts, r->cache, &r->n_caches, err);
 	r->keep = r->o->keep != UINT64_MAX ? (uint32_t)r->o->keep : prior.keep;
 	snprintf(r->model, sizeof(r->model), "%s", od_pack_dir(m->pack));
+	if (rc == OD_OK)
+		rc = od_prompts_encode_by_file(&r->prompts, od_pack_tokenizer_path(m->pack), err);
 	odm_model_close(m);
-	if (r->cache > r->n_experts || r->keep > r->top_k)
-		return od_fail(err, OD_ERR_ARG, "expected --cache up to %u, --keep up to %u", r->n_experts, r->top_k);
-	return OD_OK;
+	if (rc == OD_OK && r->o->join > 0)
+		rc = od_prompts_join(&r->prompts, r->o->join, err);
+	if (rc == OD_OK && r->keep > r->top_k)
+		rc = od_fail(err, OD_ERR_ARG, "expected --keep up to %u", r->top_k);
+	return rc;
 }
 
 static int measure(struct routing *r, struct od_err *err)

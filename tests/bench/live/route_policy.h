@@ -25,18 +25,31 @@ struct route_policy {
 	uint32_t keep; /* the first ones of the router are used in any case */
 };
 
+struct route_counts {
+	uint64_t n_rows, n_uses, n_misses;
+	uint64_t n_oracle_misses; /* route_oracle_misses */
+	uint64_t stay_rows,
+		n_came; /* experts that came into the cache, those at the start too; rows that they were there */
+};
+
 struct route_cache {
 	uint16_t expert[OD_MAX_EXPERTS]; /* [n]: newest first */
 	uint32_t n, room;
 	double range; /* ROUTE_CACHE_PRIOR: mean of the rows so far */
-	uint64_t n_rows, n_uses, n_misses;
+	struct route_counts count;
 };
 
 /* expert [k]: chosen by probability [n]; row: a number of the row. Returns how many of them have weight. The cache is
  * as the row before left it. */
 uint32_t route_choose(const struct route_policy *p, struct route_cache *c, const float *probability, uint32_t n,
 		      uint32_t k, uint64_t row, uint16_t *expert);
+/* Puts random experts of n into the cache, which is empty. */
+void route_fill(struct route_cache *c, uint32_t n, uint64_t seed);
 /* The row has used them: counts uses and misses, and puts them into the cache. weight [k]. */
 void route_used(struct route_cache *c, const uint16_t *expert, const float *weight, uint32_t n_weighted, uint32_t k);
+/* Misses of a cache of `room` experts that begins empty and keeps those that are used next (Belady's rule,
+ * cache_rule.h). used [n_uses]: one row's experts after the other's, all below n; OD_NO_EXPERT: none. */
+OD_MUST_CHECK int route_oracle_misses(const uint16_t *used, size_t n_uses, uint32_t n, uint32_t room,
+				      uint64_t *n_misses, struct od_err *err);
 
 #endif

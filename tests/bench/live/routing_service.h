@@ -9,15 +9,13 @@
 #include "main-node/step/expert_service.h"
 #include "tests/bench/live/route_policy.h"
 
-struct routing_totals {
-	uint64_t n_rows, n_uses, n_misses; /* rows of all layers */
-};
-
 /* room: experts of a layer in the cache. *out is NULL unless OD_OK. */
 OD_MUST_CHECK int routing_service_new(struct odm_expert_service **out, const struct odm_model *model,
 				      const struct route_policy *policy, uint32_t room, struct od_err *err);
-/* Before a text: all caches are empty. */
-void routing_service_begin(struct odm_expert_service *s);
-struct routing_totals routing_service_totals(const struct odm_expert_service *s); /* since begin */
+/* Before a text: all caches are empty, or, with a seed above 0, full of random experts. */
+void routing_service_begin(struct odm_expert_service *s, uint64_t seed);
+/* Adds what was counted since begin, of all layers. */
+OD_MUST_CHECK int routing_service_add_counts(const struct odm_expert_service *s, struct route_counts *to,
+					     struct od_err *err);
 
 #endif

@@ -4,9 +4,12 @@
     od-bench recall --sweep all --json ... > RECALL.json; draw_plots.py recall RECALL.json DIR
     od-bench load --json ... > LOAD.json;                 draw_plots.py load LOAD.json DIR
     od-bench residency --json ... > PART.json;            draw_plots.py residency PART.json DIR
+    od-bench routing --cache 2,4,8,16,24 --json ... > ROUTING.json; draw_plots.py routing ROUTING.json DIR
+    routing_speed.py --json ... > SPEED.json;             draw_plots.py routing-speed SPEED.json DIR
 
 recall: DIR/recall-fig3-SHADOW.svg, recall-fig6-SHADOW.svg of each shadow and recall-table1.svg, of those that the sweep has.
-load: DIR/load.svg. residency: DIR/residency-speed.svg, residency-bytes.svg. A bar at a point is its 95 % interval over prompts. Colours are Okabe and Ito's, safe for colour-blind readers."""
+load: DIR/load.svg. residency: DIR/residency-speed.svg, residency-bytes.svg. routing: DIR/routing.svg, with the size of the cache that is next to half of the experts, and
+routing-cache.svg. routing-speed: DIR/routing-speed.svg. A bar at a point is its 95 % interval over prompts; of routing-speed the least and the most of all rounds. Colours are Okabe and Ito's, safe for colour-blind readers."""
 import json
 import os
 import shutil
@@ -123,8 +126,43 @@ def draw_residency(r, out):
           for i, (name, key) in enumerate(kinds)], "set yrange [0:*]")
 
 
+WORST = 16  # percent of perplexity: what costs more is not drawn
+
+
+def draw_routing(r, out):
+    """Figures 4 and 9 of "Mixture of Cache-Conditional Experts", and 10."""
+    sizes = sorted({x["cache"] for x in r["by_way"]})
+    half = min(sizes, key=lambda c: abs(c - r["experts"] / 2))
+    rows = [x for x in r["by_way"] if x["cache"] == half and x["change_percent"] <= WORST]
+    series = []
+    for way in ("od-main", "max-rank", "cumulative", "prune"):
+        points = sorted((x["miss_rate"], x["change_percent"]) for x in rows if x["way"] in (way, "router"))
+        if any(x["way"] == way for x in rows):
+            series.append((way, line(len(series)), points))
+    base = next(x for x in rows if x["way"] == "router")
+    series.append(("the router's routes, oracle", "with points pt 4 ps 1.2 lw 2 lc rgb '#000000'", [(base["oracle_miss_rate"], 0)]))
+    plot(f"{out}/routing.svg", f"Perplexity against misses, {half} of {r['experts']} experts cached", "miss rate", "perplexity, change in %", series,
+         "set yrange [*:*]")
+    base = {x["cache"]: x for x in r["by_way"] if x["way"] == "router"}
+    ours = [x for x in r["by_way"] if x["way"] == "od-main"]
+    best = lambda c, most: min((x["miss_rate"] for x in ours if x["cache"] == c and x["change_percent"] <= most), default=base[c]["miss_rate"])
+    plot(f"{out}/routing-cache.svg", "Misses by size of the cache", "cached experts of a layer", "miss rate",
+         [("router, LRU", line(0), [(c, base[c]["miss_rate"]) for c in sizes]), ("router, oracle", line(6, 2), [(c, base[c]["oracle_miss_rate"]) for c in sizes])]
+         + [(f"od-main, perplexity up to +{most} %", line(i + 1), [(c, best(c, most)) for c in sizes]) for i, most in enumerate((1, 5, 10))],
+         "set yrange [0:*]")
+
+
+def draw_routing_speed(r, out):
+    """Figure 8."""
+    series = []
+    for budget in sorted({x["budget"] for x in r["by_routing"]}):
+        rows = [x for x in r["by_routing"] if x["budget"] == budget]
+        series.append((f"{budget} % of the experts in memory", line(len(series)), [(x["hits"], x["to_router"], x["least"], x["most"]) for x in rows]))
+    plot(f"{out}/routing-speed.svg", "Speed by hits, of growing lambda", "expert uses that hit the cache, %", "tokens a second, of the router's", series)
+
+
 def main():
-    draw = {"recall": draw_recall, "load": draw_load, "residency": draw_residency}
+    draw = {"recall": draw_recall, "load": draw_load, "residency": draw_residency, "routing": draw_routing, "routing-speed": draw_routing_speed}
     if len(sys.argv) != 4 or sys.argv[1] not in draw:
         sys.exit(__doc__)
     with open(sys.argv[2], encoding="utf-8") as f:
