@@ -137,25 +137,24 @@ static int open_state(struct odm_model *m, struct od_err *err)
 static const atomic_bool never;
 
 /* Numbers that do not fit 32 bits are out of range anyway. */
-static int set_routing(struct odm_model *m, struct od_err *err)
+int odm_set_routing(struct od_pack *p, const struct odm_engine_opts *o, struct od_err *err)
 {
-	const struct odm_engine_opts *o = &m->opts;
 	struct od_cache_prior prior;
 	char text[OD_ROUTING_CHARS];
 	int rc;
 
 	if (!o->cache_prior)
 		return OD_OK;
-	prior = od_config_prior(m->config, (float)o->routing_lambda);
+	prior = od_config_prior(od_pack_config(p), (float)o->routing_lambda);
 	if (o->routing_keep != UINT64_MAX)
 		prior.keep = o->routing_keep < UINT32_MAX ? (uint32_t)o->routing_keep : UINT32_MAX;
 	if (o->routing_recent > 0)
 		prior.recent = o->routing_recent < UINT32_MAX ? (uint32_t)o->routing_recent : UINT32_MAX;
-	rc = od_pack_set_prior(m->pack, &prior, err);
+	rc = od_pack_set_prior(p, &prior, err);
 	if (rc == OD_OK && !o->quiet)
 		od_log(OD_LOG_INFO,
 		       "routing: %s (lambda, kept, recent): experts that a text used last are preferred, so its tokens are not those of the plain router",
-		       od_config_routing(m->config, text));
+		       od_config_routing(od_pack_config(p), text));
 	return rc;
 }
 
@@ -172,7 +171,7 @@ int odm_model_load(struct odm_model *m, const struct odm_engine_opts *opts, stru
 		m->opts.parallel = 1;
 	if (m->opts.prefill_rows == 0)
 		m->opts.prefill_rows = ODM_DEFAULT_PREFILL_ROWS;
-	rc = set_routing(m, err);
+	rc = odm_set_routing(m->pack, &m->opts, err);
 	if (rc == OD_OK)
 		rc = odm_state_plan_ctx(m, err);
 	if (rc != OD_OK)

@@ -38,6 +38,8 @@ struct odm_model {
 
 /* Opens the pack alone. pack: as in odm_engine_opts. */
 OD_MUST_CHECK int odm_model_open(struct odm_model **out, const char *pack, struct od_err *err);
+/* Sets the pack's prior as the options ask. odm_model_load does it. */
+OD_MUST_CHECK int odm_set_routing(struct od_pack *p, const struct odm_engine_opts *opts, struct od_err *err);
 /* Once: opens a device, plans its memory and loads the dense weights. opts are copied; strings stay the caller's. */
 OD_MUST_CHECK int odm_model_load(struct odm_model *m, const struct odm_engine_opts *opts, struct od_err *err);
 void odm_model_close(struct odm_model *m); /* NULL ok */

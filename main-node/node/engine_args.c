@@ -259,7 +259,7 @@ static int parse_draft(struct odm_engine_args *a, struct od_err *err)
 	return OD_OK;
 }
 
-static int parse_routing(struct odm_engine_args *a, struct od_err *err)
+int odm_engine_args_routing(struct odm_engine_args *a, struct od_err *err)
 {
 	static const char prior[] = "cache-prior:";
 	struct odm_engine_opts *o = &a->opts.engine;
@@ -300,7 +300,7 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	if (rc == OD_OK)
 		rc = check_keys(o, err);
 	if (rc == OD_OK)
-		rc = parse_routing(a, err);
+		rc = odm_engine_args_routing(a, err);
 	if (rc == OD_OK)
 		rc = parse_draft(a, err);
 	if (rc == OD_OK)

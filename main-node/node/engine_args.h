@@ -26,6 +26,8 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table);
 OD_MUST_CHECK int odm_engine_args_parse(struct odm_engine_args *a, const char *const *without, const struct od_arg *own,
 					size_t n_own, int argc, char **argv, const bool *help, const char *usage,
 					struct od_err *err);
+/* --routing alone, which odm_engine_args_finish completes with all others. */
+OD_MUST_CHECK int odm_engine_args_routing(struct odm_engine_args *a, struct od_err *err);
 /* After parsing: completes a->opts. OD_ERR_ARG names a missing or contradictory option. */
 OD_MUST_CHECK int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err);
 

@@ -29,7 +29,10 @@ struct recording {
 	uint64_t prompt_tokens, tokens;
 };
 
-static const char *const without[] = { "resident" /* is the default */, "draft", NULL };
+/* Replays do not know of a prior. */
+static const char *const without[] = {
+	"resident" /* is the default */, "draft", "routing", "routing-keep", "routing-cache", NULL
+};
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {

@@ -352,7 +352,7 @@ static int list_configs(const struct recall_options *o, struct recall_configs *c
 	return rc;
 }
 
-static int check_alone(const struct recall_options *o, struct recall_configs *c, struct od_err *err)
+static int check_alone(struct recall_options *o, struct recall_configs *c, struct od_err *err)
 {
 	const char *useless = cluster_only(&o->engine.opts);
 	int rc;
@@ -363,7 +363,10 @@ static int check_alone(const struct recall_options *o, struct recall_configs *c,
 		return od_fail(err, OD_ERR_ARG,
 			       "--sweep sets the alignments and predictors: remove --align and "
 			       "--predictor");
-	rc = check_served(o, err);
+	o->engine.opts.engine.quiet = o->json;
+	rc = odm_engine_args_routing(&o->engine, err);
+	if (rc == OD_OK)
+		rc = check_served(o, err);
 	if (rc == OD_OK)
 		rc = list_configs(o, c, err);
 	return rc;
@@ -371,9 +374,12 @@ static int check_alone(const struct recall_options *o, struct recall_configs *c,
 
 static void report_setting(const struct recall_run *r, struct od_report *to)
 {
+	char routing[OD_ROUTING_CHARS];
+
 	od_report_fact(to, "profile", "profile", OD_TEXT(od_profile_names[r->opt.profile - 1]), 0, NULL);
 	od_report_fact(to, "departure", "departure", OD_TEXT(r->opt.early ? "early" : "late"), 0, NULL);
 	od_report_fact(to, "threads", "threads", OD_INT(r->opt.threads), 0, NULL);
+	od_report_fact(to, "routing", "routing", OD_TEXT(od_config_routing(od_pack_config(r->pack), routing)), 0, NULL);
 	if (r->configs->n == 1)
 		od_report_fact(to, "configuration", "configuration", OD_TEXT(r->configs->config[0].name), 0, NULL);
 	od_report_fact(to, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(r->pack)), 0, NULL);
@@ -448,6 +454,7 @@ static int run_alone(const struct recall_options *o, struct recall_configs *conf
 			.progress = isatty(STDERR_FILENO),
 			.dump = o->dump,
 			.served = o->served ? &o->sim : NULL,
+			.routing = &e->engine,
 		},
 		.configs = configs,
 		.prompts = prompts,

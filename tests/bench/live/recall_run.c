@@ -4,7 +4,7 @@
 #include "common/base/pool.h"
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"
-#include "main-node/engine/engine.h"
+#include "main-node/engine/model.h"
 #include "tests/bench/live/recall_models.h"
 #include "tests/bench/live/recall_progress.h"
 #include "tests/bench/live/recall_rival.h"
@@ -505,6 +505,8 @@ int recall_run_open(struct recall_run *r, struct od_err *err)
 {
 	int rc = od_pack_open(&r->pack, r->opt.pack, err);
 
+	if (rc == OD_OK)
+		rc = odm_set_routing(r->pack, r->opt.routing, err);
 	if (r->opt.threads == 0)
 		r->opt.threads = od_cpu_count();
 	if (rc == OD_OK)

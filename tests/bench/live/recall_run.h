@@ -9,6 +9,7 @@
 #ifndef OD_BENCH_RECALL_RUN_H
 #define OD_BENCH_RECALL_RUN_H
 
+#include "main-node/engine/engine.h"
 #include "tests/bench/live/recall_config.h"
 #include "tests/bench/live/recall_record.h"
 #include "tests/bench/live/recall_stats.h"
@@ -25,6 +26,7 @@ struct recall_run_opts {
 	bool progress; /* on stderr */
 	const char *dump; /* file, or NULL */
 	const struct recall_served_opts *served; /* NULL: no simulation of clusters */
+	const struct odm_engine_opts *routing; /* its --routing; the rest is ignored */
 };
 
 struct recall_prompt_result {
