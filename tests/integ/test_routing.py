@@ -167,6 +167,19 @@ def beside_others_and_with_prefixes_of_files():
     assert any(f.endswith("_router") for f in told) and any(f.endswith("_cache-prior:0.2:1:3") for f in told), told
 
 
+@test
+def recall_is_that_of_the_same_routing():
+    found = {}
+    for routing in "router", "cache-prior:0.6":
+        for where in (), ("--local", 2):
+            r = json.loads(tool("od-bench", "recall", "--pack", pack(), "--prompts", "tests/bench/prompts.jsonl", "--limit", 2, "--tokens", 30, "--precision",
+                                "int8", "--routing", routing, "--json", *where).stdout)
+            assert r["recall"] > 0.95 and r["recalled_uses"] > 500, r
+            found[routing, where] = r
+    assert found["router", ()]["routing"] == "router" and found["cache-prior:0.6", ()]["routing"] == "cache-prior:0.6:1:4"
+    assert found["router", ()]["by_token_index"] != found["cache-prior:0.6", ()]["by_token_index"]
+
+
 def refused(*args):
     return tool("od-main", "--pack", pack(), "--resident", "--prompt", PROMPT, *args, ok=False).stderr
 
