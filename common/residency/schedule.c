@@ -1107,7 +1107,7 @@ static void unpin_all(struct od_schedule *s)
 void od_schedule_favour_recent(struct od_schedule *s, bool recent)
 {
 	pthread_mutex_lock(&s->lock);
-	if (od_expert_cache_favour_recent(s->opts.cache, recent) && false)
+	if (od_expert_cache_favour_recent(s->opts.cache, recent))
 		unpin_all(s);
 	pthread_mutex_unlock(&s->lock);
 }
