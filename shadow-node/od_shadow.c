@@ -368,10 +368,12 @@ static int check_hello(const struct shadow_daemon *s, const Od__Hello *h, const 
 static int take_routing(struct shadow_daemon *s, const Od__Hello *h, const char **field, struct od_err *err)
 {
 	const struct od_cache_prior prior = { h->recent_experts, h->kept_experts, h->lambda };
+	int rc;
 
 	*field = "recent_experts, kept_experts, lambda";
 	s->accepted_config = *od_pack_config(s->pack);
-	return od_config_set_prior(&s->accepted_config, &prior, err);
+	rc = od_config_set_prior(&s->accepted_config, &prior, err);
+	return rc == OD_OK ? rc : od_fail_within(err, "%s", *field);
 }
 
 static uint64_t base_bytes(const struct shadow_daemon *s)

@@ -408,6 +408,7 @@ int od_config_set_prior(struct od_config *cfg, const struct od_cache_prior *prio
 		return od_fail(err, OD_ERR_RANGE, "routing: experts that are kept: expected 0 to %u (top-k), found %u",
 			       cfg->top_k, prior->keep);
 	cfg->prior = *prior;
+	cfg->prior.lambda += 0.0f; /* -0 */
 	return OD_OK;
 }
 
@@ -423,8 +424,12 @@ const char *od_config_routing(const struct od_config *cfg, char buf[OD_ROUTING_C
 	if (cfg->prior.recent == 0)
 		snprintf(buf, OD_ROUTING_CHARS, "router");
 	else
-		snprintf(buf, OD_ROUTING_CHARS, "cache-prior:%g:%u:%u", (double)cfg->prior.lambda, cfg->prior.keep,
-			 cfg->prior.recent);
+		for (int digits = 6; digits <= 9; digits++) { /* as many as tell it from other numbers */
+			snprintf(buf, OD_ROUTING_CHARS, "cache-prior:%.*g:%u:%u", digits, (double)cfg->prior.lambda,
+				 cfg->prior.keep, cfg->prior.recent);
+			if (strtof(buf + strlen("cache-prior:"), NULL) == cfg->prior.lambda)
+				break;
+		}
 	return buf;
 }
 

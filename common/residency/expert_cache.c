@@ -266,6 +266,12 @@ void od_expert_cache_used_elsewhere(struct od_expert_cache *c, uint64_t step, ui
 		add_use(c, step, id_of(c, m, expert));
 }
 
+/* Uses that an expert will have of each one that it has now, of those of a half-life of HALF_LIFE_STEPS. */
+static double horizon(const struct od_expert_cache *c)
+{
+	return (1 - exp2(-1 / c->half_life)) / (1 - exp2(-1.0 / HALF_LIFE_STEPS));
+}
+
 static double uses_now(const struct od_expert_cache *c, uint32_t id)
 {
 	return exp2(worth_now(c, id) / c->half_life);
@@ -280,7 +286,7 @@ double od_expert_cache_gain(const struct od_expert_cache *c, uint32_t m, uint32_
 	id = id_of(c, m, expert);
 	if (c->at[id] != 0 || c->kept_bytes + c->layer[m].expert_bytes <= c->budget_bytes)
 		return INFINITY;
-	return find_least(c, &least) ? uses_now(c, id) - uses_now(c, least) : -INFINITY;
+	return find_least(c, &least) ? horizon(c) * (uses_now(c, id) - uses_now(c, least)) : -INFINITY;
 }
 
 double od_expert_cache_chance(const struct od_expert_cache *c, uint32_t m, uint32_t expert)

@@ -38,8 +38,8 @@ bool od_expert_cache_keeps(const struct od_expert_cache *c, uint32_t m, uint32_t
 struct od_expert_changes od_expert_cache_use(struct od_expert_cache *c, uint64_t step, uint32_t m, uint32_t expert);
 /* Records a use of an expert that was computed elsewhere: it does not come. */
 void od_expert_cache_used_elsewhere(struct od_expert_cache *c, uint64_t step, uint32_t m, uint32_t expert);
-/* How many uses more than the expert that would leave for it this one has had, each use counted by its age; INFINITY:
- * it is kept, or there is room; -INFINITY: it would not be kept. */
+/* How many uses more than the expert that would leave for it this one will have, if it is used as often as it has been,
+ * each use counted by its age; INFINITY: it is kept, or there is room; -INFINITY: it would not be kept. */
 double od_expert_cache_gain(const struct od_expert_cache *c, uint32_t m, uint32_t expert);
 /* Share of the layer's recent steps that used the expert, of which older ones count less. */
 double od_expert_cache_chance(const struct od_expert_cache *c, uint32_t m, uint32_t expert);

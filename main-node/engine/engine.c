@@ -24,8 +24,10 @@ const char *odm_engine_fingerprint(const struct odm_engine *e, char buf[ODM_FING
 {
 	char routing[OD_ROUTING_CHARS];
 
-	snprintf(buf, ODM_FINGERPRINT_CHARS, "fp_%.12s_%s_%s", od_pack_fingerprint(e->model->pack),
-		 od_profile_names[e->model->opts.profile - 1], od_config_routing(e->model->config, routing));
+	snprintf(buf, ODM_FINGERPRINT_CHARS, "fp_%.12s_%s_%s%s_%s", od_pack_fingerprint(e->model->pack),
+		 od_profile_names[e->model->opts.profile - 1],
+		 od_device_kernel_class(e->model->device, e->model->opts.profile), e->model->opts.mixed ? "_mixed" : "",
+		 od_config_routing(e->model->config, routing));
 	return buf;
 }
 

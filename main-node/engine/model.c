@@ -151,7 +151,9 @@ int odm_set_routing(struct od_pack *p, const struct odm_engine_opts *o, struct o
 	if (o->routing_recent > 0)
 		prior.recent = o->routing_recent < UINT32_MAX ? (uint32_t)o->routing_recent : UINT32_MAX;
 	rc = od_pack_set_prior(p, &prior, err);
-	if (rc == OD_OK && !o->quiet)
+	if (rc != OD_OK)
+		return od_fail_within(err, "--routing, --routing-keep and --routing-cache");
+	if (!o->quiet)
 		od_log(OD_LOG_INFO,
 		       "routing: %s (lambda, kept, recent): experts that a text used last are preferred, so its tokens are not those of the plain router",
 		       od_config_routing(od_pack_config(p), text));

@@ -271,7 +271,8 @@ int odm_engine_args_routing(struct odm_engine_args *a, struct od_err *err)
 	if (a->routing != NULL && strcmp(a->routing, "router") != 0)
 		return od_fail(
 			err, OD_ERR_ARG,
-			"--routing: expected router, or cache-prior:LAMBDA with LAMBDA from 0 to 1, found \"%s\"",
+			"--routing: expected router, or cache-prior:LAMBDA with LAMBDA from 0 to 1, found \"%s\" "
+			"(--routing-keep and --routing-cache set the numbers that answers name behind LAMBDA)",
 			a->routing);
 	if (o->routing_keep != UINT64_MAX || o->routing_recent != 0)
 		return od_fail(err, OD_ERR_ARG, "--%s needs --routing cache-prior:LAMBDA",

@@ -155,16 +155,16 @@ static void prompts_are_put_together(void **state)
 
 	(void)state;
 	load(&p, "{\"ids\": [1, 5, 6]}\n{\"ids\": [1, 7, 8, 1, 9]}\n{\"ids\": [1, 3]}", 0);
-	assert_int_equal(od_prompts_join(&p, 4, &err), OD_OK);
+	assert_int_equal(od_prompts_join(&p, 4, 1, &err), OD_OK);
 	assert_int_equal(p.n, 2); /* the last one has two ids */
 	for (size_t i = 0; i < p.n; i++) {
 		assert_int_equal(p.prompt[i].n_ids, 4);
 		assert_memory_equal(p.prompt[i].ids, with_bos[i], sizeof(with_bos[i]));
 	}
-	assert_int_equal(od_prompts_join(&p, 8, &err), OD_ERR_RANGE); /* 1 and six others */
+	assert_int_equal(od_prompts_join(&p, 8, 1, &err), OD_ERR_RANGE); /* 1 and six others */
 	od_prompts_fini(&p);
 	load(&p, "{\"ids\": [1, 5, 6]}\n{\"ids\": [7, 8]}", 0);
-	assert_int_equal(od_prompts_join(&p, 5, &err), OD_OK);
+	assert_int_equal(od_prompts_join(&p, 5, -1, &err), OD_OK);
 	assert_int_equal(p.n, 1);
 	assert_memory_equal(p.prompt[0].ids, without, sizeof(without));
 	od_prompts_fini(&p);

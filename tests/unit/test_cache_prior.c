@@ -80,7 +80,8 @@ struct routes_memory {
 	struct od_stream recent;
 };
 
-static void open_memory(struct routes_memory *m, const struct shape *s)
+/* dirt_byte: the byte that all rows consist of. */
+static void open_memory(struct routes_memory *m, const struct shape *s, int dirt_byte)
 {
 	/* Pages of a text in any order among those of the others. */
 	static const uint32_t table[N_TEXTS * PAGES] = { 4, 0, 7, 2, 8, 1, 3, 6, 5 };
@@ -89,7 +90,7 @@ static void open_memory(struct routes_memory *m, const struct shape *s)
 	void *dirt = malloc(bytes);
 
 	assert_non_null(dirt);
-	memset(dirt, 0x11, bytes);
+	memset(dirt, dirt_byte, bytes);
 	for (uint32_t e = 0; e < s->n; e++)
 		bias[e] = bias_of(e);
 	m->pages = buf_of(device, dirt, bytes);
@@ -170,7 +171,7 @@ static void route_all(const struct shape *s, enum step_order order, const float 
 	struct routes_memory m;
 
 	memset(out, 0, sizeof(*out));
-	open_memory(&m, s);
+	open_memory(&m, s, 0x11);
 	switch (order) {
 	case AT_ONCE:
 	case N_ORDERS:
@@ -489,7 +490,7 @@ static void test_mixer(void **state)
 	(void)state;
 	memset(logits, 0, sizeof(logits));
 	memcpy(logits, rows, sizeof(rows));
-	open_memory(&m, &s);
+	open_memory(&m, &s, 0x11);
 	step.n = 0;
 	add_row(&step, 0, 0);
 	add_row(&step, 0, 1);
@@ -515,7 +516,7 @@ static void test_foreign_rows(void **state)
 
 	(void)state;
 	draw_logits(s, false, logits);
-	open_memory(&m, s); /* all experts of all rows are 0x1111 */
+	open_memory(&m, s, 0x11); /* all experts of all rows are 0x1111 */
 	step.n = 0;
 	for (uint32_t p = 1; p < 9; p++)
 		add_row(&step, 0, p);
@@ -526,12 +527,35 @@ static void test_foreign_rows(void **state)
 	close_memory(&m);
 }
 
+/* Rows that name one expert again and again leave no others, and no row behind them is looked at. */
+static void test_repeated_experts(void **state)
+{
+	const struct shape s = { 12, 3, { .score = OD_SCORE_SOFTMAX }, { .recent = 8, .keep = 1, .lambda = 0.3f } };
+	static struct step step;
+	struct routes_memory m;
+	size_t at;
+	uint16_t list[8];
+
+	(void)state;
+	for (uint32_t e = 0; e < s.n; e++)
+		logits[s.n + e] = -(float)e;
+	open_memory(&m, &s, 0);
+	step.n = 0;
+	add_row(&step, 0, 1);
+	run_step(&m, &s, &step, logits, &one);
+	at = 4 * m.recent.page_bytes + m.recent.row_bytes + offsetof(struct od_recent, expert);
+	get_at(device, list, od_buf_ref(m.pages, at), sizeof(list));
+	for (uint32_t i = 0; i < 8; i++)
+		assert_int_equal(list[i], i < 3 ? 2 - i : OD_NO_EXPERT); /* 0 to 2 are the best */
+	close_memory(&m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_against_doubles),	   cmocka_unit_test(test_any_steps),
 		cmocka_unit_test(test_lambda_zero_is_off), cmocka_unit_test(test_mixer),
-		cmocka_unit_test(test_foreign_rows),
+		cmocka_unit_test(test_foreign_rows),	   cmocka_unit_test(test_repeated_experts),
 	};
 
 	return cmocka_run_group_tests(tests, open_device, close_device);

@@ -363,6 +363,12 @@ static void model_note(struct lrfu_model *mo, uint64_t step, uint32_t id)
 	mo->last[id] = ++mo->n_uses;
 }
 
+/* A use in each step is worth as many with any half-life. */
+static double model_horizon(const struct lrfu_model *mo)
+{
+	return (1 - pow(0.5, 1 / mo->half_life)) / (1 - pow(0.5, 1.0 / 32));
+}
+
 /* Uses by their age, of which the one that would leave has had fewer. */
 static double model_gain(const struct lrfu_model *mo, uint32_t id)
 {
@@ -371,7 +377,8 @@ static double model_gain(const struct lrfu_model *mo, uint32_t id)
 	if (mo->kept[id] || mo->bytes + 10 <= mo->budget)
 		return INFINITY;
 	return least == LRFU_IDS ? -INFINITY :
-				   pow(2, worth(mo, id) / mo->half_life) - pow(2, worth(mo, least) / mo->half_life);
+				   model_horizon(mo) * (pow(2, worth(mo, id) / mo->half_life) -
+							pow(2, worth(mo, least) / mo->half_life));
 }
 
 static void model_favour_recent(struct lrfu_model *mo, bool recent)

@@ -471,6 +471,13 @@ static void test_refusals(void **state)
 	hello_of(&hello, fingerprint, OD_PROFILE_F32);
 	hello.kernel_class = (char *)"abacus";
 	assert_refused(context, port, &hello, "kernel_class");
+	for (int i = 0; i < 4; i++) {
+		hello_of(&hello, fingerprint, OD_PROFILE_F32);
+		hello.recent_experts = cfg->n_experts + (i == 0);
+		hello.kept_experts = i == 1 ? cfg->top_k + 1 : 1;
+		hello.lambda = i == 2 ? NAN : i == 3 ? -0.1f : 0.5f;
+		assert_refused(context, port, &hello, "recent_experts, kept_experts, lambda");
+	}
 	hello_of(&hello, fingerprint, OD_PROFILE_F32);
 	hello.ctx_tokens = 0;
 	assert_refused(context, port, &hello, "ctx_tokens");

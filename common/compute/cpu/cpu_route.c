@@ -124,7 +124,8 @@ static float prefer(const struct od_backend *be, const struct od_op_route *o, co
 	return decide(o, decides, best, o->prior.keep);
 }
 
-/* The row's experts are the newest, the one of the least weight first. */
+/* The row's experts are the newest, the one of the least weight first. What was before may come from another program:
+ * if it names an expert twice, fewer than `most` may be left. */
 static void remember(const struct od_op_route *o, const struct od_cpu_recent *r, const uint16_t *choice,
 		     const float *weight)
 {
@@ -144,12 +145,11 @@ static void remember(const struct od_op_route *o, const struct od_cpu_recent *r,
 		to[n] = choice[order[n]];
 		n++;
 	}
-	for (uint32_t i = 0; n < most; i++) {
-		const uint16_t e = r->before != NULL ? r->before->expert[i] : OD_NO_EXPERT;
-
-		if (!od_is_among(choice, k, e))
-			to[n++] = e;
-	}
+	for (uint32_t i = 0; r->before != NULL && i < most && n < most; i++)
+		if (!od_is_among(choice, k, r->before->expert[i]))
+			to[n++] = r->before->expert[i];
+	while (n < most)
+		to[n++] = OD_NO_EXPERT;
 }
 
 /* ---- Weights ---- */

@@ -386,6 +386,8 @@ GPU_FN void remember(const struct route *r, const struct recent *t)
 
 	if (i < r->k)
 		m->old[i] = OD_NO_EXPERT;
+	for (unsigned j = r->k + i; j < most; j += THREADS)
+		t->after->expert[j] = OD_NO_EXPERT; /* stays if what was before names an expert twice */
 	gpu_sync(); /* the weights and these are there */
 	if (i == 0)
 		put_chosen(r, r->a->weight + r->row * r->k, t->after->expert, most);

@@ -52,8 +52,9 @@ struct ablate_bench {
 };
 
 /* A run starts its own cluster, and who predicts and what is aligned is what runs differ in. */
-static const char *const without[] = { "workers", "resident",	"predictor",  "align-token", "align-kv",
-				       "trace",	  "worker-arg", "shadow-arg", "draft",	     NULL };
+static const char *const without[] = { "workers",      "resident",	"predictor",  "align-token", "align-kv",
+				       "trace",	       "worker-arg",	"shadow-arg", "draft",	     "routing",
+				       "routing-keep", "routing-cache", NULL };
 
 static int parse(struct ablate_options *o, int argc, char **argv, struct od_err *err)
 {

@@ -223,16 +223,6 @@ int od_prompts_random(struct od_prompts *p, size_t n, size_t n_tokens, uint32_t 
 	return OD_OK;
 }
 
-/* Do all begin with the same id? */
-static bool have_bos(const struct od_prompts *p)
-{
-	bool same = p->n > 1;
-
-	for (size_t i = 1; i < p->n; i++)
-		same = same && p->prompt[i].ids[0] == p->prompt[0].ids[0];
-	return same;
-}
-
 static int append_id(struct od_prompts *p, size_t n_tokens, int32_t id, struct od_err *err)
 {
 	struct od_prompt *q = p->n > 0 && p->prompt[p->n - 1].n_ids < n_tokens ? &p->prompt[p->n - 1] : append(p);
@@ -245,23 +235,30 @@ static int append_id(struct od_prompts *p, size_t n_tokens, int32_t id, struct o
 	return OD_OK;
 }
 
-int od_prompts_join(struct od_prompts *p, size_t n_tokens, struct od_err *err)
+static bool begins_with(const struct od_prompt *q, int32_t id)
 {
-	const int32_t bos = have_bos(p) ? p->prompt[0].ids[0] : -1;
+	return q->n_ids > 0 && q->ids[0] == id;
+}
+
+int od_prompts_join(struct od_prompts *p, size_t n_tokens, int32_t bos, struct od_err *err)
+{
+	const bool with_bos = begins_with(&p->prompt[0], bos);
 	struct od_prompts joined = { 0 };
+	size_t n_ids = 0;
 	int rc = OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < p->n; i++)
-		for (size_t j = bos >= 0; rc == OD_OK && j < p->prompt[i].n_ids; j++) {
+		for (size_t j = begins_with(&p->prompt[i], bos); rc == OD_OK && j < p->prompt[i].n_ids; j++, n_ids++) {
 			const bool begins = joined.n == 0 || joined.prompt[joined.n - 1].n_ids == n_tokens;
 
-			if (begins && bos >= 0)
+			if (begins && with_bos)
 				rc = append_id(&joined, n_tokens, bos, err);
 			if (rc == OD_OK)
 				rc = append_id(&joined, n_tokens, p->prompt[i].ids[j], err);
 		}
 	if (rc == OD_OK && (joined.n == 0 || (joined.n == 1 && joined.prompt[0].n_ids < n_tokens)))
-		rc = od_fail(err, OD_ERR_RANGE, "expected prompts of %zu tokens together", n_tokens);
+		rc = od_fail(err, OD_ERR_RANGE, "expected prompts of at least %zu tokens together, found %zu", n_tokens,
+			     n_ids);
 	if (rc != OD_OK) {
 		od_prompts_fini(&joined);
 		return rc;

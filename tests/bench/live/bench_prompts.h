@@ -41,8 +41,9 @@ OD_MUST_CHECK int od_prompts_random(struct od_prompts *p, size_t n, size_t n_tok
 				    uint64_t seed, struct od_err *err);
 
 /* Puts prompts that have ids together, in order, into such of n_tokens ids, at least 2; what is left over is dropped.
- * If all begin with the same id (BOS), so do these, which have it nowhere else. An error: they are too few for one. */
-OD_MUST_CHECK int od_prompts_join(struct od_prompts *p, size_t n_tokens, struct od_err *err);
+ * If the first begins with bos (-1: none), so do all of these; at the beginning of the others bos is left out. An
+ * error: they are too few for one. */
+OD_MUST_CHECK int od_prompts_join(struct od_prompts *p, size_t n_tokens, int32_t bos, struct od_err *err);
 
 void od_prompts_fini(struct od_prompts *p);
 

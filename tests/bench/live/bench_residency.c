@@ -549,6 +549,8 @@ static int report(const struct residency_bench *b, struct od_err *err)
 	od_report_fact(r, "pack", "pack", OD_TEXT(b->pack), 0, NULL);
 	od_report_fact(r, "tokens", "tokens of a text", OD_INT(b->opt.tokens), 0, NULL);
 	od_report_fact(r, "runs", "rounds", OD_INT(b->opt.runs), 0, NULL);
+	od_report_fact(r, "routing", "routing",
+		       OD_TEXT(b->opt.engine.routing != NULL ? b->opt.engine.routing : "router"), 0, NULL);
 	od_report_fact(r, "form", "experts in memory", OD_TEXT(od_form_names[b->opt.engine.opts.engine.form]), 0, NULL);
 	od_report_fact(r, "all_bytes", "all of them", OD_BYTES(b->all_bytes), 0, NULL);
 	od_report_fact(r, "expert_bytes", "one of them", OD_BYTES(b->expert_bytes), 0, NULL);

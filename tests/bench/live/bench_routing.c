@@ -52,9 +52,11 @@ struct routing {
 	char model[256];
 };
 
-static const char *const without[] = { "workers",	"local",	"resident", "memory", "predictor",
-				       "hedge",		"draft",	"routing",  "mixed",  "trace",
-				       "routing-cache", "routing-keep", NULL };
+static const char *const without[] = {
+	"workers",  "local", "resident", "memory",	  "predictor",	  "hedge",	"draft",
+	"routing",  "mixed", "trace",	 "routing-cache", "routing-keep", "group-size", "align-token",
+	"align-kv", "key",   "peers",	 "insecure",	  "worker-arg",	  "shadow-arg", NULL
+};
 
 static int parse(struct routing_options *o, int argc, char **argv, struct od_err *err)
 {
@@ -96,7 +98,8 @@ static int parse(struct routing_options *o, int argc, char **argv, struct od_err
 static int add_way(struct routing *r, int way, bool ours, double value, struct od_err *err)
 {
 	if (r->n_runs + r->n_caches > MAX_RUNS)
-		return od_fail(err, OD_ERR_ARG, "--ways: expected at most %zu", MAX_RUNS / r->n_caches);
+		return od_fail(err, OD_ERR_ARG, "expected at most %d ways (--ways) by sizes of the cache (--cache)",
+			       MAX_RUNS);
 	for (size_t i = 0; i < r->n_caches; i++)
 		r->run[r->n_runs++] = (struct routing_run){ .policy = { (enum route_way)way, value, r->keep },
 							    .ours = ours,
@@ -136,7 +139,7 @@ static int check_way(const struct routing *r, const char *word, int way, bool ou
 										    r->n_experts;
 
 	if (counts && (value < least || value > most || value != floor(value)))
-		return od_fail(err, OD_ERR_ARG, "--ways %s: expected %g to %g", word, least, most);
+		return od_fail(err, OD_ERR_ARG, "--ways %s: expected a whole number from %g to %g", word, least, most);
 	if (!counts && (way != ROUTE_ROUTER || ours) && !(value >= 0 && value <= 1))
 		return od_fail(err, OD_ERR_ARG, "--ways %s: expected 0 to 1", word);
 	return OD_OK;
@@ -149,6 +152,8 @@ static int add_word(struct routing *r, char *word, struct od_err *err)
 	double value = 0;
 	int way = 0, rc = OD_OK;
 
+	if ((colon == NULL) != (strncmp(word, "router", 6) == 0))
+		return od_fail(err, OD_ERR_ARG, "--ways %s: expected NAME:VALUE, or router", word);
 	if (colon != NULL)
 		rc = od_parse_real(colon + 1, 0, 0, &value, err);
 	if (rc != OD_OK)
@@ -346,11 +351,13 @@ static int look_at_model(struct routing *r, struct od_err *err)
 {
 	struct od_cache_prior prior;
 	struct odm_model *m;
+	int32_t bos;
 	int rc = odm_model_open(&m, r->o->engine.opts.engine.pack, err);
 
 	if (rc != OD_OK)
 		return rc;
 	prior = od_config_prior(m->config, 0);
+	bos = m->config->bos;
 	r->n_experts = m->config->n_experts;
 	r->top_k = m->config->top_k;
 	r->cache[0] = prior.recent;
@@ -363,9 +370,11 @@ static int look_at_model(struct routing *r, struct od_err *err)
 		rc = od_prompts_encode_by_file(&r->prompts, od_pack_tokenizer_path(m->pack), err);
 	odm_model_close(m);
 	if (rc == OD_OK && r->o->join > 0)
-		rc = od_prompts_join(&r->prompts, r->o->join, err);
+		rc = od_prompts_join(&r->prompts, r->o->join, bos, err);
+	if (rc != OD_OK && r->o->join > 0)
+		(void)od_fail_within(err, "--join");
 	if (rc == OD_OK && r->keep > r->top_k)
-		rc = od_fail(err, OD_ERR_ARG, "expected --keep up to %u", r->top_k);
+		rc = od_fail(err, OD_ERR_ARG, "--keep: expected at most %u (top-k), found %u", r->top_k, r->keep);
 	return rc;
 }
 
@@ -384,6 +393,8 @@ static int measure(struct routing *r, struct od_err *err)
 	for (size_t i = 0; rc == OD_OK && i < r->n_runs; i++)
 		rc = do_run(r, &r->run[i], &progress, err);
 	recall_progress_end(&progress);
+	if (rc == OD_OK && r->n_tokens == 0)
+		rc = od_fail(err, OD_ERR_ARG, "--prompts %s: expected texts of at least two tokens", r->o->prompts);
 	return rc == OD_OK ? report(r, err) : rc;
 }
 

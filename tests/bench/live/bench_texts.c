@@ -598,6 +598,8 @@ static int report(const struct texts_bench *b, struct od_err *err)
 	od_report_fact(r, "tokens", "tokens of a text", OD_INT(b->opt.tokens), 0, NULL);
 	od_report_fact(r, "prompt_tokens", "of its prompt", OD_INT(b->opt.prompt_tokens), 0, NULL);
 	od_report_fact(r, "runs", "rounds", OD_INT(b->opt.runs), 0, NULL);
+	od_report_fact(r, "routing", "routing",
+		       OD_TEXT(b->opt.engine.routing != NULL ? b->opt.engine.routing : "router"), 0, NULL);
 	od_report_fact(r, "plain_bytes", "experts as BF16", OD_BYTES(b->all_bytes[OD_FORM_PLAIN]), 0, NULL);
 	od_report_fact(r, "planes_bytes", "experts as planes", OD_BYTES(b->all_bytes[OD_FORM_PLANES]), 0, NULL);
 	od_report_fact(r, "text_bytes", "KV cache of a text",

@@ -64,11 +64,14 @@ void decode_report_engine(struct od_report *r, const struct decode_options *o, c
 			  const char *tokens)
 {
 	const struct odm_main_opts *eo = &o->engine.opts;
+	char routing[OD_ROUTING_CHARS];
 
 	od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(odm_engine_pack(e))), 0, NULL);
 	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[eo->engine.profile - 1]), 0, NULL);
 	od_report_fact(r, "kernels", "kernels", OD_TEXT(od_device_kernels(odm_engine_device(e), eo->engine.profile)), 0,
 		       NULL);
+	od_report_fact(r, "routing", "routing", OD_TEXT(od_config_routing(od_pack_config(odm_engine_pack(e)), routing)),
+		       0, NULL);
 	od_report_fact(r, "threads", "threads", OD_INT(threads_of(o)), 0, NULL);
 	od_report_fact(r, "runs", "runs", OD_INT(o->runs), 0, NULL);
 	od_report_fact(r, "tokens", tokens, OD_INT(o->tokens), 0, NULL);

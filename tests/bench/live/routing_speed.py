@@ -20,7 +20,13 @@ GROUP = "/sys/fs/cgroup/blkio/od-routing-speed"
 
 def limit_disk(path, mbps):
     device = os.stat(path).st_dev
-    whole = f"{os.major(device)}:0" if os.path.exists(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/partition") else f"{os.major(device)}:{os.minor(device)}"
+    folder = os.path.realpath(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    if not os.path.exists(os.path.join(folder, "dev")):
+        raise SystemExit(f"--disk-mbps: {path} is on device {os.major(device)}:{os.minor(device)}, which is no disk; expected a file system on one")
+    if os.path.exists(os.path.join(folder, "partition")):
+        folder = os.path.dirname(folder)
+    with open(os.path.join(folder, "dev")) as f:
+        whole = f.read().strip()
     os.makedirs(GROUP, exist_ok=True)
     with open(os.path.join(GROUP, "blkio.throttle.read_bps_device"), "w") as f:
         f.write(f"{whole} {mbps * 1000000}")
@@ -54,7 +60,7 @@ def measure(a, prompts, routing, seed):
 def row(budget, routing, runs, router):
     median = lambda key: statistics.median(r[key] for r in runs)
     ratios = [r["tok_per_s"] / b["tok_per_s"] for r, b in zip(runs, router)]
-    rival = lambda key: statistics.median(r["bytes_per_token"] / r["bytes"] * r[key] for r in router)
+    rival = lambda key: statistics.median([r["bytes_per_token"] / r["bytes"] * r[key] for r in router if r["bytes"]] or [0])
     return {"budget": budget, "routing": routing, "tok_per_s": median("tok_per_s"), "to_router": statistics.median(ratios), "least": min(ratios),
             "most": max(ratios), "hits": median("hits"), "bytes_per_token": median("bytes_per_token"), "disk_share": median("disk_share"),
             "lru_bytes": rival("lru_bytes"), "belady_bytes": rival("belady_bytes")}
@@ -75,7 +81,9 @@ def main():
     a = p.parse_args()
     with open(a.prompts, encoding="utf-8") as f:
         prompts = [json.loads(line) for line in f if line.strip()]
-    prompts = [q for q in prompts if len(q["ids"]) >= min(a.prompt_tokens, 128)]
+    prompts = [q for q in prompts if len(q.get("ids", [])) >= min(a.prompt_tokens, 128)]
+    if not prompts:
+        raise SystemExit(f"{a.prompts}: expected prompts with \"ids\", of at least {min(a.prompt_tokens, 128)} tokens, by the tokenizer of the pack")
     if a.disk_mbps:
         limit_disk(a.pack, a.disk_mbps)
     ways = ["router"] + [f"cache-prior:{v}" for v in a.lambdas.split(",")]

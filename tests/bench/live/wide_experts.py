@@ -4,7 +4,7 @@
     wide_experts.py CHECKPOINT OUT [--times 16]
 
 Each expert gets TIMES as many intermediate channels. New ones have weights of old ones in another order, and 2^-40 times as much of them in up_proj,
-which is less than a float32 sum can hold: the model chooses the same experts and writes the same text. One file of Qwen3-MoE's names in BF16 (talebook-fine)."""
+which is less than a float32 sum can hold: the model chooses the same experts and writes the same text. One file of Qwen3-MoE's names in BF16 (talebook-fine). Needs numpy (Debian: python3-numpy)."""
 import argparse
 import json
 import os

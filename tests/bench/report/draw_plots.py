@@ -131,6 +131,8 @@ WORST = 16  # percent of perplexity: what costs more is not drawn
 
 def draw_routing(r, out):
     """Figures 4 and 9 of "Mixture of Cache-Conditional Experts", and 10."""
+    if any(x["change_percent"] is None for x in r["by_way"]):
+        sys.exit("routing: expected a perplexity of each way, found none; were the texts long enough?")
     sizes = sorted({x["cache"] for x in r["by_way"]})
     half = min(sizes, key=lambda c: abs(c - r["experts"] / 2))
     rows = [x for x in r["by_way"] if x["cache"] == half and x["change_percent"] <= WORST]
