@@ -168,6 +168,21 @@ def beside_others_and_with_prefixes_of_files():
 
 
 @test
+def on_shadows_of_some_layers_each():
+    """Rows that were computed before the shadows came have their recent experts from main, by one shadow and the other."""
+    workers, parts = [Daemon("worker") for _ in range(2)], [Daemon("shadow", "--precision", "bf16", "--layers", a) for a in ("0-3", "4-11")]
+    m = Lines("--workers", hosts_file([*workers, *parts]), *ROUTING, "--draft", 3)
+    for _ in range(2):
+        m.ask()
+        r = m.answer()
+        assert r["token_ids"] == routed()["token_ids"], m.said()
+    assert r["recalled_uses"] >= 0.98 * r["predicted_uses"] > 0, r
+    assert m.close()[0] == 0
+    for d in *workers, *parts:
+        d.kill()
+
+
+@test
 def recall_is_that_of_the_same_routing():
     found = {}
     for routing in "router", "cache-prior:0.6":
