@@ -75,9 +75,8 @@ void odm_engine_close(struct odm_engine *e); /* NULL ok */
 
 const struct od_pack *odm_engine_pack(const struct odm_engine *e);
 #define ODM_FINGERPRINT_CHARS 128
-/* Tokens depend on this beside the request: "fp_", the pack's fingerprint's first digits, profile,
- * kernel class, "mixed", routing, in buf.
- * Returns buf. */
+/* Tokens depend on this beside the request: "fp_", the pack's fingerprint's first digits, profile, kernel class, "mixed"
+ * if it is, and routing, in buf. Returns buf. */
 const char *odm_engine_fingerprint(const struct odm_engine *e, char buf[ODM_FINGERPRINT_CHARS]);
 const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
 uint32_t odm_engine_ctx(const struct odm_engine *e);
