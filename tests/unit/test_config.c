@@ -1,5 +1,6 @@
 /* config.json to shapes: what is taken, what is refused and how the refusal reads; layers and ropes as they are added.
  * What the families make of their own fields is in test_families.c. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -742,6 +743,45 @@ static void test_canonical_has_all_fields(void **state)
 	free(text);
 }
 
+static void routing_of(struct od_config *cfg, float lambda, char text[OD_ROUTING_CHARS])
+{
+	const struct od_cache_prior prior = od_config_prior(cfg, lambda);
+
+	assert_int_equal(od_config_set_prior(cfg, &prior, NULL), OD_OK);
+	(void)od_config_routing(cfg, text);
+}
+
+/* Answers name the routing, so texts of two that differ differ. */
+static void test_routing(void **state)
+{
+	static const float wrong[] = { -0.1f, 1.1f, NAN, INFINITY };
+	char text[OD_ROUTING_CHARS], other[OD_ROUTING_CHARS];
+	struct od_cache_prior prior;
+	struct od_config cfg;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(parse_with(&cfg, "vocab_size", "32000", &err), OD_OK);
+	assert_string_equal(od_config_routing(&cfg, text), "router");
+	routing_of(&cfg, 0.2f, text);
+	assert_string_equal(text, "cache-prior:0.2:1:4");
+	routing_of(&cfg, -0.0f, text);
+	assert_string_equal(text, "cache-prior:0:1:4");
+	routing_of(&cfg, 0.3f, text);
+	routing_of(&cfg, nextafterf(0.3f, 1), other);
+	assert_string_not_equal(text, other);
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		prior = od_config_prior(&cfg, wrong[i]);
+		assert_int_equal(od_config_set_prior(&cfg, &prior, &err), OD_ERR_RANGE);
+	}
+	prior = (struct od_cache_prior){ .recent = 8, .keep = 2, .lambda = 1 };
+	assert_int_equal(od_config_set_prior(&cfg, &prior, &err), OD_OK);
+	prior.recent = 9;
+	assert_int_equal(od_config_set_prior(&cfg, &prior, &err), OD_ERR_RANGE);
+	prior = (struct od_cache_prior){ .recent = 8, .keep = 3, .lambda = 1 };
+	assert_int_equal(od_config_set_prior(&cfg, &prior, &err), OD_ERR_RANGE);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -759,6 +799,7 @@ int main(void)
 		cmocka_unit_test(test_shapes_and_roles),
 		cmocka_unit_test(test_kinds),
 		cmocka_unit_test(test_too_many),
+		cmocka_unit_test(test_routing),
 		cmocka_unit_test(test_canonical),
 		cmocka_unit_test(test_canonical_has_all_fields),
 	};

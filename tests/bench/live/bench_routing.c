@@ -369,10 +369,8 @@ static int look_at_model(struct routing *r, struct od_err *err)
 	if (rc == OD_OK)
 		rc = od_prompts_encode_by_file(&r->prompts, od_pack_tokenizer_path(m->pack), err);
 	odm_model_close(m);
-	if (rc == OD_OK && r->o->join > 0)
-		rc = od_prompts_join(&r->prompts, r->o->join, bos, err);
-	if (rc != OD_OK && r->o->join > 0)
-		(void)od_fail_within(err, "--join");
+	if (rc == OD_OK && r->o->join > 0 && od_prompts_join(&r->prompts, r->o->join, bos, err) != OD_OK)
+		rc = od_fail_within(err, "--join");
 	if (rc == OD_OK && r->keep > r->top_k)
 		rc = od_fail(err, OD_ERR_ARG, "--keep: expected at most %u (top-k), found %u", r->top_k, r->keep);
 	return rc;

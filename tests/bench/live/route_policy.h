@@ -28,8 +28,8 @@ struct route_policy {
 struct route_counts {
 	uint64_t n_rows, n_uses, n_misses;
 	uint64_t n_oracle_misses; /* route_oracle_misses */
-	uint64_t stay_rows,
-		n_came; /* experts that came into the cache, those at the start too; rows that they were there */
+	uint64_t n_came; /* experts that came into the cache, those at the start too */
+	uint64_t stay_rows; /* rows that they were there, together */
 };
 
 struct route_cache {

@@ -9,6 +9,7 @@ is measured. Prompts are cut to --prompt-tokens, or repeated up to it; texts are
 limits what the disk reads by a control group of version 1 (root). Printed are medians over the rounds: tokens a second, their ratio to the
 router's in the same round, hits and bytes a token, and what LRU and Belady's rule would read for the router's own routes."""
 import argparse
+import atexit
 import json
 import os
 import statistics
@@ -30,6 +31,7 @@ def limit_disk(path, mbps):
     os.makedirs(GROUP, exist_ok=True)
     with open(os.path.join(GROUP, "blkio.throttle.read_bps_device"), "w") as f:
         f.write(f"{whole} {mbps * 1000000}")
+    atexit.register(os.rmdir, GROUP)
 
 
 def enter_group():
