@@ -1,0 +1,71 @@
+/* grammar.h - a context-free grammar whose terminals are regular expressions over bytes.
+ *
+ * Nodes are numbers, made bottom up; rules can be used before they are defined. What JSON needs beyond that: a level is
+ * a node within which the indentation may be larger, and space is the white space that may stand between two tokens of
+ * JSON: none, one space, or a line break and at most two spaces a level.
+ *
+ * A grammar that lacks memory fails for good, as its pool of expressions does (re.h): od_grammar_finish says so.
+ * Thread: one at a time. Owner: od_grammar_new's caller, until an automaton takes it. */
+#ifndef OD_GRAMMAR_GRAMMAR_H
+#define OD_GRAMMAR_GRAMMAR_H
+
+#include "common/grammar/re.h"
+
+#define OD_NODE_EMPTY 0u /* the empty text */
+#define OD_NODE_NONE 1u /* nothing matches */
+
+enum od_node_kind {
+	OD_NODE_IS_EMPTY,
+	OD_NODE_IS_NONE,
+	OD_NODE_RE, /* a: expression */
+	OD_NODE_CAT, /* a, then b */
+	OD_NODE_ALT, /* list[a ... a + b) */
+	OD_NODE_REPEAT, /* min to max times a */
+	OD_NODE_RULE, /* a: number of the rule */
+	OD_NODE_LEVEL, /* a, one level deeper */
+	OD_NODE_LEVEL_END, /* ends a level; within the automaton only */
+	OD_NODE_SPACE,
+};
+
+struct od_node {
+	enum od_node_kind kind;
+	uint32_t a, b, min, max;
+	/* valid when the grammar is finished: it matches some text; the empty one */
+	bool productive, nullable;
+};
+
+struct od_grammar;
+
+OD_MUST_CHECK int od_grammar_new(struct od_grammar **out, struct od_err *err);
+void od_grammar_free(struct od_grammar *g); /* NULL ok */
+struct od_re_pool *od_grammar_res(struct od_grammar *g); /* the pool for its expressions */
+size_t od_grammar_memory(const struct od_grammar *g); /* bytes */
+
+uint32_t od_node_re(struct od_grammar *g, uint32_t re);
+uint32_t od_node_text(struct od_grammar *g, const char *text, size_t len);
+uint32_t od_node_cat(struct od_grammar *g, uint32_t a, uint32_t b);
+uint32_t od_node_alt(struct od_grammar *g, const uint32_t *node, size_t n);
+uint32_t od_node_or(struct od_grammar *g, uint32_t a, uint32_t b);
+/* max may be OD_RE_NO_LIMIT. */
+uint32_t od_node_repeat(struct od_grammar *g, uint32_t a, uint32_t min, uint32_t max);
+uint32_t od_node_level(struct od_grammar *g, uint32_t a);
+uint32_t od_node_space(struct od_grammar *g);
+/* A new rule, to be defined once. The name is for errors; NULL: none. */
+uint32_t od_node_rule(struct od_grammar *g, const char *name);
+void od_node_define(struct od_grammar *g, uint32_t rule, uint32_t body);
+
+/* Checks the grammar and closes it: OD_ERR_UNSUPPORTED for left recursion, which names a rule; OD_ERR_ARG if no text
+ * matches root. */
+OD_MUST_CHECK int od_grammar_finish(struct od_grammar *g, uint32_t root, struct od_err *err);
+
+/* For the automaton. */
+const struct od_node *od_grammar_node(const struct od_grammar *g, uint32_t node);
+uint32_t od_grammar_member(const struct od_grammar *g, const struct od_node *alt, uint32_t i);
+uint32_t od_grammar_body(const struct od_grammar *g, const struct od_node *rule);
+uint32_t od_grammar_root(const struct od_grammar *g);
+/* The node for what is left of a repetition behind one time. */
+uint32_t od_grammar_rest(struct od_grammar *g, uint32_t repeat);
+uint32_t od_grammar_level_end(struct od_grammar *g);
+int od_grammar_failed(const struct od_grammar *g); /* OD_OK, or OD_ERR_NOMEM, OD_ERR_RANGE */
+
+#endif
