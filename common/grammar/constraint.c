@@ -10,6 +10,7 @@
 
 #define MAX_MASK_BYTES ((size_t)32 << 20) /* masks that are kept, by state and by expression each */
 #define MIN_MASKS 8
+#define MAX_FEW 256 /* tokens of a part that are listed */
 #define MAX_RUNS 64 /* repetitions for which runs are kept */
 #define MANY_EXITS 16384 /* behind so many ends of an expression it is cheaper to walk once for the whole state */
 
@@ -17,6 +18,8 @@
  * which what follows decides. */
 struct part {
 	uint64_t *mask;
+	int32_t *few; /* [n_few] the tokens, if there are few: then there is no need to look at all of the mask */
+	size_t n_few;
 	uint32_t *exits;
 	size_t n_exits, cap_exits;
 };
@@ -82,6 +85,7 @@ static void put_hash(struct kept_list *l, size_t i)
 static void free_part(struct part *p)
 {
 	free(p->mask);
+	free(p->few);
 	free(p->exits);
 	*p = (struct part){ 0 };
 }
@@ -94,8 +98,8 @@ static struct kept_part *oldest(struct kept_list *l)
 	for (size_t i = 1; i < l->n; i++)
 		old = l->v[i].used < old->used ? &l->v[i] : old;
 	free(old->part.exits);
-	old->part.exits = NULL;
-	old->part.n_exits = old->part.cap_exits = 0;
+	free(old->part.few);
+	old->part = (struct part){ .mask = old->part.mask };
 	return old;
 }
 
@@ -243,6 +247,33 @@ static bool add_run(struct od_constraint *c, const struct od_runs *r, uint32_t m
 	return true;
 }
 
+/* Lists the tokens of a part, if they are few. False: no memory. */
+static bool list_few(const struct od_constraint *c, struct part *p)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < c->mask_words; i++)
+		n += (size_t)__builtin_popcountll(p->mask[i]);
+	if (n > MAX_FEW)
+		return true;
+	p->few = calloc(n + 1, sizeof(*p->few));
+	if (p->few == NULL)
+		return false;
+	for (size_t i = 0; i < c->mask_words; i++)
+		for (uint64_t w = p->mask[i]; w != 0; w &= w - 1)
+			p->few[p->n_few++] = (int32_t)(64 * i + (size_t)__builtin_ctzll(w));
+	return true;
+}
+
+static void add_part(const struct od_constraint *c, const struct part *p, uint64_t *mask)
+{
+	if (p->few == NULL)
+		for (size_t i = 0; i < c->mask_words; i++)
+			mask[i] |= p->mask[i];
+	for (size_t i = 0; i < p->n_few; i++)
+		mask[p->few[i] / 64] |= (uint64_t)1 << p->few[i] % 64;
+}
+
 static const struct part *part_of(struct od_constraint *c, uint32_t re)
 {
 	struct kept_part *k = find(c, &c->by_re, re);
@@ -261,6 +292,7 @@ static const struct part *part_of(struct od_constraint *c, uint32_t re)
 		runs = runs_of(c, one, rest);
 	c->path[0] = re;
 	done = runs != NULL ? add_run(c, runs, min, max, rest, &k->part) : walk_re(c, 0, c->v->n_nodes, &k->part);
+	done = done && list_few(c, &k->part);
 	c->failed |= !done;
 	return done ? &k->part : NULL;
 }
@@ -275,8 +307,7 @@ static bool add_way(struct od_constraint *c, uint32_t re, uint32_t stack, uint64
 
 	if (p == NULL)
 		return false;
-	for (size_t i = 0; i < c->mask_words; i++)
-		mask[i] |= p->mask[i];
+	add_part(c, p, mask);
 	if (p->n_exits == 0)
 		return true;
 	after = od_automaton_after(c->a, stack);

@@ -299,8 +299,13 @@ static uint32_t byte_of(struct od_re_pool *p, const struct od_byte_set *set)
 
 uint32_t od_re_byte(struct od_re_pool *p, const struct od_byte_set *set)
 {
-	refine(p, set);
-	return byte_of(p, set);
+	const size_t n = p->n_sets;
+	const uint32_t r = byte_of(p, set);
+
+	/* A set that was made of others before tells no more bytes apart than they do. */
+	if (p->n_sets > n)
+		refine(p, set);
+	return r;
 }
 
 uint32_t od_re_text(struct od_re_pool *p, const char *text, size_t len)
@@ -474,7 +479,7 @@ uint32_t od_re_multiple(struct od_re_pool *p, uint32_t k)
 		struct od_byte_set one = { { 0 } };
 
 		od_byte_set_add(&one, (uint8_t)d);
-		refine(p, &one);
+		(void)od_re_byte(p, &one);
 	}
 	return intern(p, (struct re_node){ .kind = RE_MULTIPLE, .a = k });
 }

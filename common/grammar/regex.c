@@ -15,7 +15,9 @@ struct ast {
 	bool negated; /* AST_LOOK */
 	uint32_t min, max; /* AST_REPEAT */
 	struct od_chars chars; /* AST_CHARS */
-	struct ast *first, *last, *next; /* children; the next child of the parent */
+	struct ast *first, *last, *next, *prev; /* children; the next and the previous child of the parent */
+	uint32_t made[4]; /* expressions: 2 * begin + end of make; without anchors the first one only */
+	bool is_made[4];
 	struct ast *older; /* the node made before it, to free them all */
 };
 
@@ -58,6 +60,7 @@ static void append(struct ast *parent, struct ast *child)
 		parent->last->next = child;
 	else
 		parent->first = child;
+	child->prev = parent->last;
 	parent->last = child;
 	parent->anchored |= child->anchored;
 }
@@ -445,34 +448,41 @@ static uint32_t not_empty(struct regex *r, uint32_t e)
 	return od_re_nullable(r->p, e) ? od_re_and(r->p, e, od_re_not(r->p, OD_RE_EMPTY)) : e;
 }
 
-/* Children from a on, one after the other. An anchor holds or not by whether anything stands before or behind it. */
-static uint32_t make_sequence(struct regex *r, struct ast *a, bool begin, bool end)
+/* Behind the child a, what follows matches rest[0], or, if nothing stands before, rest[1]. An anchor holds or not by
+ * whether anything stands before or behind it. */
+static uint32_t prepend(struct regex *r, struct ast *a, const uint32_t rest[2], bool begin, bool end)
 {
-	uint32_t one, rest, e = OD_RE_NONE;
-	bool anchored = false;
+	uint32_t e = OD_RE_NONE, one;
 
-	if (a == NULL)
-		return OD_RE_EMPTY;
-	for (const struct ast *c = a; c != NULL; c = c->next)
-		anchored |= c->anchored;
-	if (a->next == NULL)
-		return make(r, a, begin, end);
-	if (!anchored) {
-		rest = make_sequence(r, a->next, begin, end);
-		return od_re_cat(r->p, make(r, a, begin, end), rest);
-	}
 	/* nothing in a, and then all in the rest */
-	rest = make_sequence(r, a->next, begin, end);
 	if (od_re_nullable(r->p, make(r, a, begin, false)))
-		e = not_empty(r, rest);
-	if (od_re_nullable(r->p, rest) && od_re_nullable(r->p, make(r, a, begin, end)))
+		e = not_empty(r, rest[begin]);
+	if (od_re_nullable(r->p, rest[begin]) && od_re_nullable(r->p, make(r, a, begin, end)))
 		e = od_re_or(r->p, e, OD_RE_EMPTY);
 	/* something in a, and then nothing or something in the rest */
-	rest = make_sequence(r, a->next, false, end);
-	if (od_re_nullable(r->p, rest))
+	if (od_re_nullable(r->p, rest[0]))
 		e = od_re_or(r->p, e, not_empty(r, make(r, a, begin, end)));
 	one = not_empty(r, make(r, a, begin, false));
-	return od_re_or(r->p, e, od_re_cat(r->p, one, not_empty(r, rest)));
+	return od_re_or(r->p, e, od_re_cat(r->p, one, not_empty(r, rest[0])));
+}
+
+static uint32_t make_sequence(struct regex *r, const struct ast *sequence, bool begin, bool end)
+{
+	uint32_t rest[2] = { OD_RE_EMPTY, OD_RE_EMPTY };
+	bool anchored = false;
+
+	for (struct ast *a = sequence->last; a != NULL; a = a->prev) {
+		const uint32_t now[2] = {
+			anchored || a->anchored ? prepend(r, a, rest, false, end) :
+						  od_re_cat(r->p, make(r, a, false, end), rest[0]),
+			anchored || a->anchored ? prepend(r, a, rest, true, end) :
+						  od_re_cat(r->p, make(r, a, false, end), rest[0]),
+		};
+
+		anchored |= a->anchored;
+		memcpy(rest, now, sizeof(rest));
+	}
+	return rest[begin];
 }
 
 static uint32_t make_choice(struct regex *r, struct ast *a, bool begin, bool end)
@@ -496,15 +506,13 @@ static uint32_t make_choice(struct regex *r, struct ast *a, bool begin, bool end
 }
 
 /* begin, end: nothing stands before, behind the text that a matches. */
-static uint32_t make(struct regex *r, struct ast *a, bool begin, bool end)
+static uint32_t make_anew(struct regex *r, struct ast *a, bool begin, bool end)
 {
 	uint32_t e = OD_RE_NONE;
 
-	if (od_re_check(r->p, NULL) != OD_OK)
-		return OD_RE_NONE;
 	switch (a->kind) {
 	case AST_CHARS: return od_chars_re(r->p, &a->chars, r->w);
-	case AST_SEQUENCE: return make_sequence(r, a->first, begin, end);
+	case AST_SEQUENCE: return make_sequence(r, a, begin, end);
 	case AST_CHOICE: return make_choice(r, a, begin, end);
 	case AST_REPEAT:
 		if (!a->anchored)
@@ -521,6 +529,19 @@ static uint32_t make(struct regex *r, struct ast *a, bool begin, bool end)
 		return OD_RE_NONE;
 	}
 	return OD_RE_NONE;
+}
+
+static uint32_t make(struct regex *r, struct ast *a, bool begin, bool end)
+{
+	const int which = a->anchored ? 2 * begin + end : 0;
+
+	if (od_re_check(r->p, NULL) != OD_OK || r->rc != OD_OK)
+		return OD_RE_NONE;
+	if (!a->is_made[which]) {
+		a->made[which] = make_anew(r, a, begin, end);
+		a->is_made[which] = true;
+	}
+	return a->made[which];
 }
 
 /* The texts of which some part matches a; begin: a part at the start. */
@@ -559,6 +580,10 @@ static uint32_t make_looks(struct regex *r, struct ast *root, uint32_t some)
 
 		e = od_re_and(r->p, e, look->negated ? od_re_not(r->p, one) : one);
 		before->next = look->next;
+		if (look->next != NULL)
+			look->next->prev = before;
+		else
+			s->last = before;
 	}
 	return e;
 }

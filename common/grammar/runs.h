@@ -14,7 +14,7 @@ struct od_run_end {
 };
 
 struct od_runs {
-	size_t mask_words; /* of a mask, as in constraint.h */
+	size_t mask_words; /* words of a mask, as in constraint.h */
 	uint32_t n_masks;
 	uint64_t *mask; /* [n_masks][mask_words] the tokens that begin at most 1, 2, ... pieces */
 	struct od_run_token {

@@ -1,0 +1,29 @@
+/* json_schema.h - a JSON schema (2020-12, and what earlier drafts write differently) as a grammar of JSON texts.
+ *
+ * The texts are those that the schema allows, written in one way of several: keys in the order of the schema, those
+ * that it does not name at the end; white space as od_node_space; numbers of at most 18 digits before and behind the
+ * point, integers without point and exponent, with a minimum or maximum no exponent at all; strings with a pattern or a
+ * format, and keys, with each character in one spelling. Properties that the schema does not name never have the name
+ * of one that it does.
+ *
+ * A keyword that cannot be kept is refused with its path, never dropped; unknown ones are annotations, as the standard
+ * has it.
+ * Thread: as the grammar's. */
+#ifndef OD_GRAMMAR_JSON_SCHEMA_H
+#define OD_GRAMMAR_JSON_SCHEMA_H
+
+#include <jansson.h>
+
+#include "common/grammar/grammar.h"
+
+/* Adds the schema, an object or a boolean, to the grammar and finishes it. The error's text begins with the path:
+ * "#/properties/a/not: ...". */
+OD_MUST_CHECK int od_json_schema_compile(struct od_grammar *g, const json_t *schema, struct od_err *err);
+/* *root: the node for values of the schema, in a grammar that has more; the caller finishes it. Behind that,
+ * od_json_schema_check says whether branches of oneOf exclude each other, and frees *check (NULL ok). */
+struct od_schema_check;
+OD_MUST_CHECK int od_json_schema_node(struct od_grammar *g, const json_t *schema, uint32_t *root,
+				      struct od_schema_check **check, struct od_err *err);
+OD_MUST_CHECK int od_json_schema_check(const struct od_grammar *g, struct od_schema_check *check, struct od_err *err);
+
+#endif

@@ -1,0 +1,57 @@
+/* json_schema_internal.h - what the files of json_schema share. Thread and owner: json_schema.h. */
+#ifndef OD_GRAMMAR_JSON_SCHEMA_INTERNAL_H
+#define OD_GRAMMAR_JSON_SCHEMA_INTERNAL_H
+
+#include "common/grammar/json_schema.h"
+
+#include "common/grammar/chars.h"
+
+#define SCHEMA_MAX_PARTS 64u /* schemas that a value must satisfy at once */
+#define SCHEMA_MAX_LENGTH 1000000u /* length of strings and arrays; larger limits count as none */
+
+/* JSON types. */
+enum {
+	SCHEMA_NULL = 1,
+	SCHEMA_BOOLEAN = 2,
+	SCHEMA_NUMBER = 4,
+	SCHEMA_STRING = 8,
+	SCHEMA_ARRAY = 16,
+	SCHEMA_OBJECT = 32,
+	SCHEMA_ALL = 63,
+};
+
+/* Schemas of which a value must satisfy all. In a leaf their $ref, allOf, anyOf and oneOf are resolved: what they name
+ * stands beside them. */
+struct schema_parts {
+	const json_t *v[SCHEMA_MAX_PARTS];
+	size_t n;
+	bool never; /* nothing satisfies them */
+};
+
+struct schema;
+
+/* Sets the compiler's error, once: path of the schema, keyword, text. Returns OD_RE_NONE, which is no node either. */
+uint32_t schema_refuse(struct schema *s, const json_t *schema, const char *keyword, int code, const char *fmt, ...)
+	OD_PRINTF(5, 6);
+bool schema_failed(const struct schema *s);
+struct od_grammar *schema_grammar(struct schema *s);
+/* Adds a schema to parts; where: the schema that has it, with the keyword, and the name within that (NULL: none). */
+void schema_add(struct schema *s, struct schema_parts *parts, const json_t *schema, const json_t *where,
+		const char *keyword, const char *name);
+/* The rule for values of these parts. */
+uint32_t schema_rule(struct schema *s, const struct schema_parts *parts);
+/* A keyword's value, a whole number of 0 or more; false: it is not there. */
+bool schema_count(struct schema *s, const json_t *schema, const char *keyword, uint32_t *out);
+/* The text of a value that is no array or object. */
+uint32_t schema_literal_re(struct schema *s, const json_t *value);
+bool schema_matches(struct od_re_pool *p, uint32_t re, const char *text, size_t len);
+
+/* Expressions for what the parts of a leaf say of one type. */
+uint32_t schema_number_re(struct schema *s, const struct schema_parts *leaf, bool integer);
+uint32_t schema_string_re(struct schema *s, const struct schema_parts *leaf);
+/* One character of a string, in its one spelling. */
+uint32_t schema_one_char(struct od_re_pool *p);
+uint32_t schema_array(struct schema *s, const struct schema_parts *leaf);
+uint32_t schema_object(struct schema *s, const struct schema_parts *leaf);
+
+#endif

@@ -1,0 +1,523 @@
+/* Arrays and objects. */
+#include "common/grammar/json_schema_internal.h"
+
+#include "common/grammar/regex.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_PROPERTIES 2000u
+#define MAX_COUNTED 20000u /* properties times counts */
+#define MAX_PATTERNS 4u /* patternProperties that a name is tried with, all together */
+#define RULE_EVERY 64 /* properties: alternatives nest no deeper */
+
+static uint32_t text_node(struct od_grammar *g, const char *text)
+{
+	return od_node_text(g, text, strlen(text));
+}
+
+/* A comma and the white space behind it. */
+static uint32_t comma(struct od_grammar *g)
+{
+	return od_node_cat(g, text_node(g, ","), od_node_space(g));
+}
+
+/* open space (body space)? close, one level deeper; body has its last space itself. */
+static uint32_t enclose(struct od_grammar *g, const char *open, uint32_t body, const char *close)
+{
+	return od_node_cat(
+		g, text_node(g, open),
+		od_node_level(g, od_node_cat(g, od_node_space(g), od_node_cat(g, body, text_node(g, close)))));
+}
+
+/* ---- Arrays ---- */
+
+struct array_shape {
+	uint32_t min, max;
+	uint32_t n_prefix; /* places that some part describes on their own */
+};
+
+/* The schemas of a part for the places of an array: the first ones, and the others. Draft 7 has them as items and
+ * additionalItems. */
+static void items_of(const json_t *schema, const json_t **prefix, const json_t **rest, const char **prefix_name,
+		     const char **rest_name)
+{
+	const json_t *items = json_object_get(schema, "items");
+	const bool old = json_is_array(items);
+
+	*prefix_name = old ? "items" : "prefixItems";
+	*rest_name = old ? "additionalItems" : "items";
+	*prefix = json_object_get(schema, *prefix_name);
+	*rest = json_object_get(schema, *rest_name);
+}
+
+static void read_array(struct schema *s, const struct schema_parts *leaf, struct array_shape *a)
+{
+	const char *prefix_name, *rest_name;
+	const json_t *prefix, *rest;
+	uint32_t n;
+
+	*a = (struct array_shape){ .max = OD_RE_NO_LIMIT };
+	for (size_t i = 0; i < leaf->n; i++) {
+		items_of(leaf->v[i], &prefix, &rest, &prefix_name, &rest_name);
+		if (prefix != NULL && !json_is_array(prefix))
+			schema_refuse(s, leaf->v[i], prefix_name, OD_ERR_FORMAT, "expected an array of schemas");
+		if (json_array_size(prefix) > MAX_PROPERTIES)
+			schema_refuse(s, leaf->v[i], prefix_name, OD_ERR_RANGE, "expected at most %u", MAX_PROPERTIES);
+		else if (json_array_size(prefix) > a->n_prefix)
+			a->n_prefix = (uint32_t)json_array_size(prefix);
+		if (schema_count(s, leaf->v[i], "minItems", &n) && n > a->min)
+			a->min = n;
+		if (schema_count(s, leaf->v[i], "maxItems", &n) && n <= SCHEMA_MAX_LENGTH && n < a->max)
+			a->max = n;
+	}
+}
+
+/* The rule for the item at a place; of places behind all that are described on their own, any. */
+static uint32_t item(struct schema *s, const struct schema_parts *leaf, uint32_t place)
+{
+	const char *prefix_name, *rest_name;
+	const json_t *prefix, *rest;
+	struct schema_parts parts = { 0 };
+
+	for (size_t i = 0; i < leaf->n; i++) {
+		items_of(leaf->v[i], &prefix, &rest, &prefix_name, &rest_name);
+		if (place < json_array_size(prefix))
+			schema_add(s, &parts, json_array_get(prefix, place), leaf->v[i], prefix_name, NULL);
+		else
+			schema_add(s, &parts, rest, leaf->v[i], rest_name, NULL);
+	}
+	return schema_rule(s, &parts);
+}
+
+uint32_t schema_array(struct schema *s, const struct schema_parts *leaf)
+{
+	struct od_grammar *g = schema_grammar(s);
+	const uint32_t space = od_node_space(g);
+	struct array_shape a;
+	uint32_t body, one, n;
+
+	read_array(s, leaf, &a);
+	if (schema_failed(s) || a.min > a.max)
+		return OD_NODE_NONE;
+	/* From the end: what follows the first n items. */
+	n = a.n_prefix < a.max ? a.n_prefix : a.max;
+	one = item(s, leaf, a.n_prefix);
+	body = OD_NODE_NONE;
+	if (n == a.n_prefix) {
+		const uint32_t min = a.min > n ? a.min - n : 0, max = a.max == OD_RE_NO_LIMIT ? a.max : a.max - n;
+
+		if (n > 0)
+			body = od_node_cat(g, od_node_repeat(g, od_node_cat(g, comma(g), one), min, max), space);
+		else if (max > 0)
+			body = od_node_cat(
+				g, one,
+				od_node_cat(g,
+					    od_node_repeat(g, od_node_cat(g, comma(g), one), min > 0 ? min - 1 : 0,
+							   max == OD_RE_NO_LIMIT ? max : max - 1),
+					    space));
+	} else if (n > 0) {
+		body = space;
+	}
+	for (; n > 0; n--) {
+		const uint32_t next =
+			od_node_cat(g, n > 1 ? comma(g) : OD_NODE_EMPTY, od_node_cat(g, item(s, leaf, n - 1), body));
+
+		body = n > 1 && n - 1 >= a.min ? od_node_or(g, next, space) : next;
+		if (n % RULE_EVERY == 0) {
+			const uint32_t rule = od_node_rule(g, NULL);
+
+			od_node_define(g, rule, body);
+			body = rule;
+		}
+	}
+	return enclose(g, "[", a.min == 0 ? od_node_or(g, body, OD_NODE_EMPTY) : body, "]");
+}
+
+/* ---- Objects ---- */
+
+struct property {
+	const char *name; /* as long as the schema */
+	bool required;
+	uint32_t pair; /* node: key, colon and value; OD_NODE_NONE: it may not be there */
+};
+
+struct object_shape {
+	struct property *v;
+	size_t n, cap;
+	uint32_t min, max; /* properties */
+	uint32_t other; /* node: key, colon and value of those that the schema does not name */
+	bool never;
+};
+
+static json_t *object_at(struct schema *s, const json_t *schema, const char *keyword)
+{
+	json_t *v = json_object_get(schema, keyword);
+
+	if (v == NULL || json_is_object(v))
+		return v;
+	schema_refuse(s, schema, keyword, OD_ERR_FORMAT, "expected an object");
+	return NULL;
+}
+
+static struct property *find_property(const struct object_shape *o, const char *name)
+{
+	for (size_t i = 0; i < o->n; i++)
+		if (strcmp(o->v[i].name, name) == 0)
+			return &o->v[i];
+	return NULL;
+}
+
+static void add_property(struct schema *s, struct object_shape *o, const json_t *schema, const char *keyword,
+			 const char *name, bool required)
+{
+	struct property *p = find_property(o, name);
+
+	if (p != NULL) {
+		p->required |= required;
+		return;
+	}
+	if (o->n == o->cap) {
+		const size_t cap = o->cap == 0 ? 16 : 2 * o->cap;
+		struct property *v = o->n < MAX_PROPERTIES ? realloc(o->v, cap * sizeof(*v)) : NULL;
+
+		if (v == NULL) {
+			schema_refuse(s, schema, keyword, o->n < MAX_PROPERTIES ? OD_ERR_NOMEM : OD_ERR_RANGE,
+				      "expected at most %u properties", MAX_PROPERTIES);
+			return;
+		}
+		o->v = v;
+		o->cap = cap;
+	}
+	o->v[o->n++] = (struct property){ name, required, OD_NODE_NONE };
+}
+
+static void read_object(struct schema *s, const struct schema_parts *leaf, struct object_shape *o)
+{
+	uint32_t n;
+
+	*o = (struct object_shape){ .max = OD_RE_NO_LIMIT, .other = OD_NODE_NONE };
+	for (size_t i = 0; i < leaf->n && !schema_failed(s); i++) {
+		const json_t *schema = leaf->v[i];
+		const char *name;
+		json_t *v;
+
+		json_object_foreach(object_at(s, schema, "properties"), name, v)
+			add_property(s, o, schema, "properties", name, false);
+		if (schema_count(s, schema, "minProperties", &n) && n > o->min)
+			o->min = n;
+		if (schema_count(s, schema, "maxProperties", &n) && n < o->max)
+			o->max = n;
+	}
+	for (size_t i = 0; i < leaf->n && !schema_failed(s); i++) {
+		const json_t *required = json_object_get(leaf->v[i], "required"), *v;
+		size_t k;
+
+		/* Draft 3 has a boolean, in the property: an annotation today. */
+		if (required != NULL && !json_is_array(required) && !json_is_boolean(required))
+			schema_refuse(s, leaf->v[i], "required", OD_ERR_FORMAT, "expected an array of names");
+		json_array_foreach((json_t *)(uintptr_t)required, k, v)
+		{
+			if (json_is_string(v))
+				add_property(s, o, leaf->v[i], "required", json_string_value(v), true);
+			else
+				schema_refuse(s, leaf->v[i], "required", OD_ERR_FORMAT, "expected an array of names");
+		}
+	}
+}
+
+static uint32_t name_re(struct schema *s, const json_t *schema, const char *pattern)
+{
+	struct od_err err;
+	uint32_t re;
+
+	if (od_regex_compile(od_grammar_res(schema_grammar(s)), pattern, strlen(pattern), OD_WRITE_JSON, true, &re,
+			     &err) == OD_OK)
+		return re;
+	return schema_refuse(s, schema, "patternProperties", err.code, "%.60s: %s", pattern, err.msg);
+}
+
+/* A key in its one spelling. */
+static uint32_t key_of(struct od_re_pool *p, uint32_t name)
+{
+	const uint32_t quote = od_re_text(p, "\"", 1);
+
+	return od_re_cat(p, quote, od_re_cat(p, name, quote));
+}
+
+/* A value behind its key, an expression. */
+static uint32_t pair(struct schema *s, uint32_t key, const struct schema_parts *value)
+{
+	struct od_grammar *g = schema_grammar(s);
+	struct od_re_pool *p = od_grammar_res(g);
+	const uint32_t colon = od_re_or(p, od_re_text(p, ":", 1), od_re_text(p, ": ", 2));
+
+	return od_node_cat(g, od_node_re(g, od_re_cat(p, key, colon)), schema_rule(s, value));
+}
+
+/* Adds what a part says of the value of a named property. */
+static void add_value(struct schema *s, const json_t *schema, const char *name, uint32_t written,
+		      struct schema_parts *value)
+{
+	const json_t *named = json_object_get(json_object_get(schema, "properties"), name);
+	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
+	bool known = named != NULL;
+	const char *pattern;
+	json_t *v;
+
+	schema_add(s, value, named, schema, "properties", name);
+	json_object_foreach(object_at(s, schema, "patternProperties"), pattern, v)
+	{
+		const uint32_t re = name_re(s, schema, pattern);
+
+		if (schema_failed(s) || !od_re_live(p, od_re_and(p, re, written)))
+			continue;
+		known = true;
+		schema_add(s, value, v, schema, "patternProperties", pattern);
+	}
+	if (!known)
+		schema_add(s, value, json_object_get(schema, "additionalProperties"), schema, "additionalProperties",
+			   NULL);
+}
+
+/* Names that propertyNames allows: an expression without quotes' place in it, since it has them. */
+static uint32_t allowed_keys(struct schema *s, const struct schema_parts *leaf)
+{
+	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
+	uint32_t keys = key_of(p, od_re_repeat(p, schema_one_char(p), 0, OD_RE_NO_LIMIT));
+
+	for (size_t i = 0; i < leaf->n; i++) {
+		const json_t *names = json_object_get(leaf->v[i], "propertyNames"), *v;
+		struct schema_parts one = { 0 };
+		uint32_t listed = OD_RE_NONE;
+		const char *keyword;
+		size_t k;
+
+		if (names == NULL || json_is_true(names))
+			continue;
+		if (json_is_false(names))
+			return OD_RE_NONE;
+		schema_add(s, &one, names, leaf->v[i], "propertyNames", NULL);
+		/* A name is a string: what is said of other types says nothing. */
+		json_object_foreach((json_t *)(uintptr_t)names, keyword, v)
+		{
+			static const char *const known[] = {
+				"type", "pattern", "minLength", "maxLength",   "format",
+				"enum", "const",   "title",	"description", "$comment"
+			};
+			bool is_known = false;
+
+			for (size_t c = 0; c < sizeof(known) / sizeof(known[0]); c++)
+				is_known |= strcmp(known[c], keyword) == 0;
+			if (!is_known)
+				schema_refuse(s, names, keyword, OD_ERR_UNSUPPORTED,
+					      "%.60s is not supported for names here", keyword);
+		}
+		v = json_object_get(names, "const");
+		if (v != NULL)
+			listed = json_is_string(v) ? schema_literal_re(s, v) : OD_RE_NONE;
+		json_array_foreach(json_object_get(names, "enum"), k, v) if (json_is_string(v)) listed =
+			od_re_or(p, listed, schema_literal_re(s, v));
+		if (json_object_get(names, "enum") != NULL || json_object_get(names, "const") != NULL)
+			keys = od_re_and(p, keys, listed);
+		keys = od_re_and(p, keys, schema_string_re(s, &one));
+	}
+	return keys;
+}
+
+/* Pairs whose names are not among the properties: one node for each set of patterns that a name matches. */
+static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, const struct object_shape *o,
+			    uint32_t keys)
+{
+	struct od_grammar *g = schema_grammar(s);
+	struct od_re_pool *p = od_grammar_res(g);
+	uint32_t *names = calloc(o->n + 1, sizeof(*names)), pattern[MAX_PATTERNS], node = OD_NODE_NONE;
+	const json_t *of[MAX_PATTERNS], *value[MAX_PATTERNS];
+	const char *text[MAX_PATTERNS];
+	size_t n = 0;
+
+	if (names == NULL)
+		return schema_refuse(s, leaf->v[0], NULL, OD_ERR_NOMEM, "no memory"), OD_NODE_NONE;
+	for (size_t i = 0; i < o->n; i++)
+		names[i] = key_of(p, od_written_text(p, o->v[i].name, strlen(o->v[i].name), OD_WRITE_JSON));
+	if (o->n > 0)
+		keys = od_re_and(p, keys, od_re_not(p, od_re_alt(p, names, o->n)));
+	free(names);
+	for (size_t i = 0; i < leaf->n; i++) {
+		const char *key;
+		json_t *v;
+
+		json_object_foreach(object_at(s, leaf->v[i], "patternProperties"), key, v)
+		{
+			if (n == MAX_PATTERNS) {
+				schema_refuse(s, leaf->v[i], "patternProperties", OD_ERR_UNSUPPORTED,
+					      "more than %u patterns at once are not supported here", MAX_PATTERNS);
+				return OD_NODE_NONE;
+			}
+			of[n] = leaf->v[i];
+			text[n] = key;
+			value[n] = v;
+			pattern[n++] = key_of(p, name_re(s, leaf->v[i], key));
+		}
+	}
+	for (unsigned set = 0; set < 1u << n && !schema_failed(s); set++) {
+		struct schema_parts parts = { 0 };
+		uint32_t own = keys;
+
+		for (size_t i = 0; i < n; i++)
+			own = od_re_and(p, own, set >> i & 1 ? pattern[i] : od_re_not(p, pattern[i]));
+		for (size_t i = 0; i < n; i++)
+			if (set >> i & 1)
+				schema_add(s, &parts, value[i], of[i], "patternProperties", text[i]);
+		for (size_t i = 0; i < leaf->n; i++) {
+			bool known = false;
+
+			for (size_t k = 0; k < n; k++)
+				known |= of[k] == leaf->v[i] && (set >> k & 1) != 0;
+			if (!known)
+				schema_add(s, &parts, json_object_get(leaf->v[i], "additionalProperties"), leaf->v[i],
+					   "additionalProperties", NULL);
+		}
+		if (!parts.never && od_re_live(p, own))
+			node = od_node_or(g, node, pair(s, own, &parts));
+	}
+	return node;
+}
+
+static void make_pairs(struct schema *s, const struct schema_parts *leaf, struct object_shape *o)
+{
+	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
+	const uint32_t keys = allowed_keys(s, leaf);
+
+	for (size_t i = 0; i < o->n && !schema_failed(s); i++) {
+		struct property *property = &o->v[i];
+		const uint32_t name = od_written_text(p, property->name, strlen(property->name), OD_WRITE_JSON);
+		struct schema_parts value = { 0 };
+
+		for (size_t k = 0; k < leaf->n; k++)
+			add_value(s, leaf->v[k], property->name, name, &value);
+		if (!value.never && od_re_live(p, od_re_and(p, keys, key_of(p, name))))
+			property->pair = pair(s, key_of(p, name), &value);
+		o->never |= property->required && property->pair == OD_NODE_NONE;
+	}
+	if (!schema_failed(s))
+		o->other = other_pairs(s, leaf, o, keys);
+}
+
+/* The objects, from the end: after[c] is what follows the properties from i on if c of them stand already, counted only
+ * as far as it matters. */
+struct writing {
+	struct od_grammar *g;
+	const struct object_shape *o;
+	uint32_t most; /* highest count */
+	uint32_t *after, *before; /* [most + 1] */
+	uint32_t *list; /* [n + 2] alternatives of one */
+};
+
+static uint32_t next_count(const struct writing *w, uint32_t c)
+{
+	return c < w->most ? c + 1 : c;
+}
+
+/* Properties without a name of their own; first: no pair stands before. */
+static uint32_t write_others(const struct writing *w, uint32_t c, bool first)
+{
+	const struct object_shape *o = w->o;
+	struct od_grammar *g = w->g;
+	const uint32_t space = od_node_space(g), max = o->max == OD_RE_NO_LIMIT ? o->max : o->max - c;
+	const uint32_t min = o->min > c ? o->min - c : 0, again = od_node_cat(g, comma(g), o->other);
+	uint32_t more;
+
+	if (!first)
+		return od_node_cat(g, od_node_repeat(g, again, min, max), space);
+	more = max == 0 ? OD_NODE_NONE :
+			  od_node_cat(g, o->other,
+				      od_node_cat(g,
+						  od_node_repeat(g, again, min > 0 ? min - 1 : 0,
+								 max == OD_RE_NO_LIMIT ? max : max - 1),
+						  space));
+	return min == 0 ? od_node_or(g, more, OD_NODE_EMPTY) : more;
+}
+
+static uint32_t write_object(struct writing *w)
+{
+	const struct object_shape *o = w->o;
+	struct od_grammar *g = w->g;
+	uint32_t first = write_others(w, 0, true), *swap;
+
+	for (uint32_t c = 0; c <= w->most; c++)
+		w->after[c] = write_others(w, c, false);
+	for (size_t i = o->n; i > 0; i--) {
+		const struct property *p = &o->v[i - 1];
+
+		if (p->pair == OD_NODE_NONE)
+			continue;
+		for (uint32_t c = 0; c <= w->most; c++) {
+			const bool full = o->max != OD_RE_NO_LIMIT && c >= o->max;
+			const uint32_t with =
+				full ? OD_NODE_NONE :
+				       od_node_cat(g, comma(g), od_node_cat(g, p->pair, w->after[next_count(w, c)]));
+
+			w->before[c] = p->required ? with : od_node_or(g, with, w->after[c]);
+			if (i % RULE_EVERY == 0) {
+				const uint32_t rule = od_node_rule(g, NULL);
+
+				od_node_define(g, rule, w->before[c]);
+				w->before[c] = rule;
+			}
+		}
+		if (o->max > 0)
+			first = p->required ? od_node_cat(g, p->pair, w->after[next_count(w, 0)]) :
+					      od_node_or(g, od_node_cat(g, p->pair, w->after[next_count(w, 0)]), first);
+		else if (p->required)
+			first = OD_NODE_NONE;
+		if (i % RULE_EVERY == 0) {
+			const uint32_t rule = od_node_rule(g, NULL);
+
+			od_node_define(g, rule, first);
+			first = rule;
+		}
+		swap = w->after;
+		w->after = w->before;
+		w->before = swap;
+	}
+	return enclose(g, "{", first, "}");
+}
+
+uint32_t schema_object(struct schema *s, const struct schema_parts *leaf)
+{
+	struct object_shape o;
+	struct writing w = { .g = schema_grammar(s), .o = &o };
+	uint32_t node = OD_NODE_NONE;
+
+	read_object(s, leaf, &o);
+	if (!schema_failed(s))
+		make_pairs(s, leaf, &o);
+	/* Names that the schema does not list may be written twice, and then count once. */
+	if (!schema_failed(s) && o.min > o.n + 1 && o.other != OD_NODE_NONE)
+		schema_refuse(s, leaf->n > 0 ? leaf->v[0] : NULL, "minProperties", OD_ERR_UNSUPPORTED,
+			      "more than one property that is not listed would be needed, which is not supported here");
+	w.most = o.max != OD_RE_NO_LIMIT ? o.max : o.min;
+	if (w.most > o.n + 1 && o.max == OD_RE_NO_LIMIT)
+		w.most = (uint32_t)o.n + 1;
+	if (w.most > o.n)
+		w.most = o.max != OD_RE_NO_LIMIT ? (uint32_t)o.n : w.most;
+	if (!schema_failed(s) && ((uint64_t)w.most + 1) * (o.n + 1) > MAX_COUNTED)
+		schema_refuse(s, leaf->n > 0 ? leaf->v[0] : NULL,
+			      o.max != OD_RE_NO_LIMIT ? "maxProperties" : "minProperties", OD_ERR_RANGE,
+			      "too many properties to count");
+	if (!schema_failed(s) && !o.never && o.min <= o.max) {
+		w.after = calloc((w.most + (size_t)1) * 2, sizeof(*w.after));
+		w.before = w.after != NULL ? w.after + w.most + 1 : NULL;
+		if (w.after != NULL) {
+			uint32_t *both = w.after;
+
+			node = write_object(&w);
+			free(both);
+		} else {
+			schema_refuse(s, NULL, NULL, OD_ERR_NOMEM, "no memory");
+		}
+	}
+	free(o.v);
+	return node;
+}
