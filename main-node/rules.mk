@@ -6,7 +6,7 @@ libodm_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_figures.c cluste
 	link_cost.c members.c members_address.c members_hosts.c members_links.c members_look.c members_news.c members_shadow.c \
 	name_lookup.c placement.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_target.c \
 	welcome_check.c wire_rows.c)
-libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c host_experts.c host_rates.c lookup_draft.c model.c \
+libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c forced_draft.c host_experts.c host_rates.c lookup_draft.c mask_ahead.c model.c \
 	pass.c pass_size.c resident_service.c reuse.c sampling_config.c sequence.c state_plan.c tier_admission.c tier_plan.c tier_pressure.c tier_store.c tiered_service.c)
 libodm_SRCS += $(addprefix main-node/engine/prefix/,marks.c prefix_cache.c prefix_file.c prefix_folder.c \
 	prefix_store.c snapshots.c)

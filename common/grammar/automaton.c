@@ -166,7 +166,7 @@ static uint32_t push(struct od_automaton *a, uint32_t node, uint32_t stack)
 {
 	const struct reading w = { node, stack };
 
-	return node == OD_NODE_EMPTY ? stack : intern(a, &w, 1, false, false);
+	return node == OD_SYNTAX_EMPTY ? stack : intern(a, &w, 1, false, false);
 }
 
 static bool rehash_joined(struct od_automaton *a)
@@ -354,24 +354,24 @@ static void add_re(struct od_automaton *a, struct making *m, uint32_t re, uint32
 static void expand(struct od_automaton *a, struct making *m, uint32_t node, uint32_t stack, const struct opening *o,
 		   unsigned *low)
 {
-	const struct od_node n = *od_grammar_node(a->g, node); /* nodes move */
+	const struct od_syntax n = *od_grammar_node(a->g, node); /* nodes move */
 
 	if (a->failed != OD_OK || !n.productive)
 		return;
 	switch (n.kind) {
-	case OD_NODE_IS_NONE: return;
-	case OD_NODE_IS_EMPTY:
-	case OD_NODE_LEVEL_END: add_opened(a, m, stack, o, low); return;
-	case OD_NODE_RE: add_re(a, m, n.a, stack, o, low); return;
-	case OD_NODE_SPACE: add_re(a, m, space_of(a, a->set[stack].level), stack, o, low); return;
-	case OD_NODE_CAT: expand(a, m, n.a, push(a, n.b, stack), o, low); return;
-	case OD_NODE_LEVEL: expand(a, m, n.a, push(a, a->level_end, stack), o, low); return;
-	case OD_NODE_ALT:
+	case OD_SYNTAX_IS_NONE: return;
+	case OD_SYNTAX_IS_EMPTY:
+	case OD_SYNTAX_LEVEL_END: add_opened(a, m, stack, o, low); return;
+	case OD_SYNTAX_RE: add_re(a, m, n.a, stack, o, low); return;
+	case OD_SYNTAX_SPACE: add_re(a, m, space_of(a, a->set[stack].level), stack, o, low); return;
+	case OD_SYNTAX_CAT: expand(a, m, n.a, push(a, n.b, stack), o, low); return;
+	case OD_SYNTAX_LEVEL: expand(a, m, n.a, push(a, a->level_end, stack), o, low); return;
+	case OD_SYNTAX_ALT:
 		for (uint32_t i = 0; i < n.b; i++)
 			expand(a, m, od_grammar_member(a->g, &n, i), stack, o, low);
 		return;
-	case OD_NODE_RULE: expand(a, m, od_grammar_body(a->g, &n), stack, o, low); return;
-	case OD_NODE_REPEAT:
+	case OD_SYNTAX_RULE: expand(a, m, od_grammar_body(a->g, &n), stack, o, low); return;
+	case OD_SYNTAX_REPEAT:
 		if (n.min == 0 || od_grammar_node(a->g, n.a)->nullable)
 			add_opened(a, m, stack, o, low);
 		if (od_grammar_node(a->g, n.a)->productive)

@@ -387,6 +387,11 @@ uint32_t od_constraint_step(struct od_constraint *c, uint32_t state, int32_t tok
 	return state;
 }
 
+const struct od_vocab *od_constraint_vocab(const struct od_constraint *c)
+{
+	return c->v;
+}
+
 uint32_t od_constraint_start(const struct od_constraint *c)
 {
 	return od_automaton_start(c->a);

@@ -22,6 +22,8 @@ struct od_constraint *od_constraint_ref(struct od_constraint *c);
 void od_constraint_unref(struct od_constraint *c); /* NULL ok */
 size_t od_constraint_memory(const struct od_constraint *c); /* bytes */
 
+const struct od_vocab *od_constraint_vocab(const struct od_constraint *c);
+
 uint32_t od_constraint_start(const struct od_constraint *c);
 /* *mask: [(n_tokens + 63) / 64] bit t % 64 of mask[t / 64] is set if token t is allowed; it holds until the next call.
  * Tokens that end a text are not in it. Fails when the text needs too much work or memory, or no token fits. */

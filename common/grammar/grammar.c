@@ -15,7 +15,7 @@ struct rule {
 
 struct od_grammar {
 	struct od_re_pool *res;
-	struct od_node *node;
+	struct od_syntax *node;
 	uint16_t *nested; /* [n] */
 	size_t n, cap, cap_nested;
 	uint32_t *list;
@@ -49,25 +49,25 @@ static bool grow(struct od_grammar *g, void **v, size_t n, size_t more, size_t *
 	return true;
 }
 
-static uint64_t hash_of(const struct od_grammar *g, const struct od_node *n)
+static uint64_t hash_of(const struct od_grammar *g, const struct od_syntax *n)
 {
 	uint64_t h = n->kind;
-	const uint32_t field[] = { n->kind == OD_NODE_ALT ? 0 : n->a, n->b, n->min, n->max };
+	const uint32_t field[] = { n->kind == OD_SYNTAX_ALT ? 0 : n->a, n->b, n->min, n->max };
 
 	for (size_t i = 0; i < 4; i++)
 		h = (h ^ field[i]) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
-	if (n->kind == OD_NODE_ALT)
+	if (n->kind == OD_SYNTAX_ALT)
 		for (uint32_t i = 0; i < n->b; i++)
 			h = (h ^ g->list[n->a + i]) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
 	return h;
 }
 
-static bool same(const struct od_grammar *g, const struct od_node *x, const struct od_node *y)
+static bool same(const struct od_grammar *g, const struct od_syntax *x, const struct od_syntax *y)
 {
 	if (x->kind != y->kind || x->b != y->b || x->min != y->min || x->max != y->max)
 		return false;
-	return x->kind == OD_NODE_ALT ? memcmp(g->list + x->a, g->list + y->a, x->b * sizeof(*g->list)) == 0 :
-					x->a == y->a;
+	return x->kind == OD_SYNTAX_ALT ? memcmp(g->list + x->a, g->list + y->a, x->b * sizeof(*g->list)) == 0 :
+					  x->a == y->a;
 }
 
 static bool rehash(struct od_grammar *g)
@@ -92,22 +92,22 @@ static bool rehash(struct od_grammar *g)
 	return true;
 }
 
-static unsigned nested_in(const struct od_grammar *g, const struct od_node *n)
+static unsigned nested_in(const struct od_grammar *g, const struct od_syntax *n)
 {
 	unsigned most = 0;
 
 	switch (n->kind) {
-	case OD_NODE_IS_EMPTY:
-	case OD_NODE_IS_NONE:
-	case OD_NODE_RE:
-	case OD_NODE_RULE:
-	case OD_NODE_LEVEL_END:
-	case OD_NODE_SPACE: return 0;
-	case OD_NODE_CAT: /* its right side becomes a frame */
+	case OD_SYNTAX_IS_EMPTY:
+	case OD_SYNTAX_IS_NONE:
+	case OD_SYNTAX_RE:
+	case OD_SYNTAX_RULE:
+	case OD_SYNTAX_LEVEL_END:
+	case OD_SYNTAX_SPACE: return 0;
+	case OD_SYNTAX_CAT: /* its right side becomes a frame */
 		return g->nested[n->a] + 1u > g->nested[n->b] ? g->nested[n->a] + 1u : g->nested[n->b];
-	case OD_NODE_REPEAT:
-	case OD_NODE_LEVEL: return g->nested[n->a] + 1u;
-	case OD_NODE_ALT:
+	case OD_SYNTAX_REPEAT:
+	case OD_SYNTAX_LEVEL: return g->nested[n->a] + 1u;
+	case OD_SYNTAX_ALT:
 		for (uint32_t i = 0; i < n->b; i++)
 			most = g->nested[g->list[n->a + i]] > most ? g->nested[g->list[n->a + i]] : most;
 		return most + 1;
@@ -115,16 +115,16 @@ static unsigned nested_in(const struct od_grammar *g, const struct od_node *n)
 	return 0;
 }
 
-static uint32_t intern(struct od_grammar *g, struct od_node n)
+static uint32_t intern(struct od_grammar *g, struct od_syntax n)
 {
 	unsigned nested;
 	size_t at;
 
 	if (g->failed != OD_OK || (2 * g->n >= g->hash_size && !rehash(g)))
-		return OD_NODE_NONE;
+		return OD_SYNTAX_NONE;
 	for (at = hash_of(g, &n) & (g->hash_size - 1); g->hash[at] != 0; at = (at + 1) & (g->hash_size - 1))
 		if (same(g, &g->node[g->hash[at] - 1], &n)) {
-			if (n.kind == OD_NODE_ALT)
+			if (n.kind == OD_SYNTAX_ALT)
 				g->n_list = n.a;
 			return g->hash[at] - 1;
 		}
@@ -133,7 +133,7 @@ static uint32_t intern(struct od_grammar *g, struct od_node n)
 		g->failed = OD_ERR_RANGE;
 	if (g->failed != OD_OK || !grow(g, (void **)&g->node, g->n, 1, &g->cap, sizeof(*g->node)) ||
 	    !grow(g, (void **)&g->nested, g->n, 1, &g->cap_nested, sizeof(*g->nested)))
-		return OD_NODE_NONE;
+		return OD_SYNTAX_NONE;
 	g->nested[g->n] = (uint16_t)nested;
 	g->node[g->n] = n;
 	g->hash[at] = (uint32_t)g->n + 1;
@@ -150,8 +150,8 @@ int od_grammar_new(struct od_grammar **out, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a grammar");
 	rc = od_re_pool_new(&g->res, err);
 	if (rc == OD_OK) {
-		(void)intern(g, (struct od_node){ .kind = OD_NODE_IS_EMPTY, .productive = true, .nullable = true });
-		(void)intern(g, (struct od_node){ .kind = OD_NODE_IS_NONE });
+		(void)intern(g, (struct od_syntax){ .kind = OD_SYNTAX_IS_EMPTY, .productive = true, .nullable = true });
+		(void)intern(g, (struct od_syntax){ .kind = OD_SYNTAX_IS_NONE });
 		if (g->failed != OD_OK)
 			rc = od_fail(err, g->failed, "no memory for a grammar");
 	}
@@ -191,25 +191,25 @@ size_t od_grammar_memory(const struct od_grammar *g)
 
 /* ---- Nodes ---- */
 
-uint32_t od_node_re(struct od_grammar *g, uint32_t re)
+uint32_t od_syntax_re(struct od_grammar *g, uint32_t re)
 {
 	if (re <= OD_RE_EMPTY)
-		return re == OD_RE_EMPTY ? OD_NODE_EMPTY : OD_NODE_NONE;
-	return intern(g, (struct od_node){ .kind = OD_NODE_RE, .a = re });
+		return re == OD_RE_EMPTY ? OD_SYNTAX_EMPTY : OD_SYNTAX_NONE;
+	return intern(g, (struct od_syntax){ .kind = OD_SYNTAX_RE, .a = re });
 }
 
-uint32_t od_node_text(struct od_grammar *g, const char *text, size_t len)
+uint32_t od_syntax_text(struct od_grammar *g, const char *text, size_t len)
 {
-	return od_node_re(g, od_re_text(g->res, text, len));
+	return od_syntax_re(g, od_re_text(g->res, text, len));
 }
 
-uint32_t od_node_cat(struct od_grammar *g, uint32_t a, uint32_t b)
+uint32_t od_syntax_cat(struct od_grammar *g, uint32_t a, uint32_t b)
 {
-	if (a == OD_NODE_NONE || b == OD_NODE_NONE)
-		return OD_NODE_NONE;
-	if (a == OD_NODE_EMPTY)
+	if (a == OD_SYNTAX_NONE || b == OD_SYNTAX_NONE)
+		return OD_SYNTAX_NONE;
+	if (a == OD_SYNTAX_EMPTY)
 		return b;
-	return b == OD_NODE_EMPTY ? a : intern(g, (struct od_node){ .kind = OD_NODE_CAT, .a = a, .b = b });
+	return b == OD_SYNTAX_EMPTY ? a : intern(g, (struct od_syntax){ .kind = OD_SYNTAX_CAT, .a = a, .b = b });
 }
 
 static int by_number(const void *a, const void *b)
@@ -219,16 +219,16 @@ static int by_number(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-uint32_t od_node_alt(struct od_grammar *g, const uint32_t *node, size_t n)
+uint32_t od_syntax_alt(struct od_grammar *g, const uint32_t *node, size_t n)
 {
 	const size_t begin = g->n_list;
 	size_t to = begin;
 	uint32_t only;
 
 	if (!grow(g, (void **)&g->list, begin, n, &g->cap_list, sizeof(*g->list)))
-		return OD_NODE_NONE;
+		return OD_SYNTAX_NONE;
 	for (size_t i = 0; i < n; i++)
-		if (node[i] != OD_NODE_NONE)
+		if (node[i] != OD_SYNTAX_NONE)
 			g->list[g->n_list++] = node[i];
 	if (g->n_list - begin > 1)
 		qsort(g->list + begin, g->n_list - begin, sizeof(*g->list), by_number);
@@ -237,61 +237,61 @@ uint32_t od_node_alt(struct od_grammar *g, const uint32_t *node, size_t n)
 			g->list[to++] = g->list[i];
 	g->n_list = to;
 	if (to - begin > 1)
-		return intern(
-			g, (struct od_node){ .kind = OD_NODE_ALT, .a = (uint32_t)begin, .b = (uint32_t)(to - begin) });
-	only = to > begin ? g->list[begin] : OD_NODE_NONE;
+		return intern(g, (struct od_syntax){
+					 .kind = OD_SYNTAX_ALT, .a = (uint32_t)begin, .b = (uint32_t)(to - begin) });
+	only = to > begin ? g->list[begin] : OD_SYNTAX_NONE;
 	g->n_list = begin;
 	return only;
 }
 
-uint32_t od_node_or(struct od_grammar *g, uint32_t a, uint32_t b)
+uint32_t od_syntax_or(struct od_grammar *g, uint32_t a, uint32_t b)
 {
 	const uint32_t both[2] = { a, b };
 
-	return od_node_alt(g, both, 2);
+	return od_syntax_alt(g, both, 2);
 }
 
-uint32_t od_node_repeat(struct od_grammar *g, uint32_t a, uint32_t min, uint32_t max)
+uint32_t od_syntax_repeat(struct od_grammar *g, uint32_t a, uint32_t min, uint32_t max)
 {
-	if (max == 0 || a == OD_NODE_EMPTY)
-		return OD_NODE_EMPTY;
-	if (a == OD_NODE_NONE)
-		return min == 0 ? OD_NODE_EMPTY : OD_NODE_NONE;
+	if (max == 0 || a == OD_SYNTAX_EMPTY)
+		return OD_SYNTAX_EMPTY;
+	if (a == OD_SYNTAX_NONE)
+		return min == 0 ? OD_SYNTAX_EMPTY : OD_SYNTAX_NONE;
 	if (min > max)
-		return OD_NODE_NONE;
+		return OD_SYNTAX_NONE;
 	if (min == 1 && max == 1)
 		return a;
-	return intern(g, (struct od_node){ .kind = OD_NODE_REPEAT, .a = a, .min = min, .max = max });
+	return intern(g, (struct od_syntax){ .kind = OD_SYNTAX_REPEAT, .a = a, .min = min, .max = max });
 }
 
-uint32_t od_node_level(struct od_grammar *g, uint32_t a)
+uint32_t od_syntax_level(struct od_grammar *g, uint32_t a)
 {
-	if (a <= OD_NODE_NONE)
+	if (a <= OD_SYNTAX_NONE)
 		return a;
-	return intern(g, (struct od_node){ .kind = OD_NODE_LEVEL, .a = a });
+	return intern(g, (struct od_syntax){ .kind = OD_SYNTAX_LEVEL, .a = a });
 }
 
-uint32_t od_node_space(struct od_grammar *g)
+uint32_t od_syntax_space(struct od_grammar *g)
 {
-	return intern(g, (struct od_node){ .kind = OD_NODE_SPACE });
+	return intern(g, (struct od_syntax){ .kind = OD_SYNTAX_SPACE });
 }
 
-uint32_t od_node_rule(struct od_grammar *g, const char *name)
+uint32_t od_syntax_rule(struct od_grammar *g, const char *name)
 {
-	struct rule r = { .body = OD_NODE_NONE };
+	struct rule r = { .body = OD_SYNTAX_NONE };
 
 	if (!grow(g, (void **)&g->rule, g->n_rules, 1, &g->cap_rules, sizeof(*g->rule)))
-		return OD_NODE_NONE;
+		return OD_SYNTAX_NONE;
 	if (name != NULL) {
 		r.name = strdup(name);
 		if (r.name == NULL)
 			g->failed = OD_ERR_NOMEM;
 	}
 	g->rule[g->n_rules] = r;
-	return intern(g, (struct od_node){ .kind = OD_NODE_RULE, .a = (uint32_t)g->n_rules++ });
+	return intern(g, (struct od_syntax){ .kind = OD_SYNTAX_RULE, .a = (uint32_t)g->n_rules++ });
 }
 
-void od_node_define(struct od_grammar *g, uint32_t rule, uint32_t body)
+void od_syntax_define(struct od_grammar *g, uint32_t rule, uint32_t body)
 {
 	if (g->failed == OD_OK)
 		g->rule[g->node[rule].a].body = body;
@@ -300,29 +300,29 @@ void od_node_define(struct od_grammar *g, uint32_t rule, uint32_t body)
 /* ---- Checks ---- */
 
 /* Whether a node matches some text (or the empty one), by what is known of others. */
-static bool matches(const struct od_grammar *g, const struct od_node *n, bool empty)
+static bool matches(const struct od_grammar *g, const struct od_syntax *n, bool empty)
 {
-	const struct od_node *a = &g->node[n->a < g->n ? n->a : 0]; /* for kinds that have one */
+	const struct od_syntax *a = &g->node[n->a < g->n ? n->a : 0]; /* for kinds that have one */
 
 	switch (n->kind) {
-	case OD_NODE_IS_EMPTY:
-	case OD_NODE_LEVEL_END:
-	case OD_NODE_SPACE: return true;
-	case OD_NODE_IS_NONE: return false;
-	case OD_NODE_RE: return empty ? od_re_nullable(g->res, n->a) : od_re_live(g->res, n->a);
-	case OD_NODE_CAT:
+	case OD_SYNTAX_IS_EMPTY:
+	case OD_SYNTAX_LEVEL_END:
+	case OD_SYNTAX_SPACE: return true;
+	case OD_SYNTAX_IS_NONE: return false;
+	case OD_SYNTAX_RE: return empty ? od_re_nullable(g->res, n->a) : od_re_live(g->res, n->a);
+	case OD_SYNTAX_CAT:
 		return empty ? a->nullable && g->node[n->b].nullable : a->productive && g->node[n->b].productive;
-	case OD_NODE_ALT:
+	case OD_SYNTAX_ALT:
 		for (uint32_t i = 0; i < n->b; i++) {
-			const struct od_node *c = &g->node[g->list[n->a + i]];
+			const struct od_syntax *c = &g->node[g->list[n->a + i]];
 
 			if (empty ? c->nullable : c->productive)
 				return true;
 		}
 		return false;
-	case OD_NODE_REPEAT: return n->min == 0 || (empty ? a->nullable : a->productive);
-	case OD_NODE_RULE: a = &g->node[g->rule[n->a].body]; return empty ? a->nullable : a->productive;
-	case OD_NODE_LEVEL: return empty ? a->nullable : a->productive;
+	case OD_SYNTAX_REPEAT: return n->min == 0 || (empty ? a->nullable : a->productive);
+	case OD_SYNTAX_RULE: a = &g->node[g->rule[n->a].body]; return empty ? a->nullable : a->productive;
+	case OD_SYNTAX_LEVEL: return empty ? a->nullable : a->productive;
 	}
 	return false;
 }
@@ -339,7 +339,7 @@ static void find_matches(struct od_grammar *g)
 	for (bool up = true; found && g->failed == OD_OK; up = !up) {
 		found = false;
 		for (size_t i = 0; i < g->n; i++) {
-			struct od_node *n = &g->node[up ? i : g->n - 1 - i];
+			struct od_syntax *n = &g->node[up ? i : g->n - 1 - i];
 
 			if (!n->productive && matches(g, n, false))
 				n->productive = found = true;
@@ -374,10 +374,10 @@ static int64_t search_rule(struct od_grammar *g, uint32_t number, unsigned depth
 
 static int64_t begins_with(struct od_grammar *g, uint32_t node, unsigned depth)
 {
-	const struct od_node *n = &g->node[node];
+	const struct od_syntax *n = &g->node[node];
 	int64_t found = -1;
 
-	for (; n->kind == OD_NODE_CAT && found < 0; n = &g->node[n->b]) {
+	for (; n->kind == OD_SYNTAX_CAT && found < 0; n = &g->node[n->b]) {
 		found = begins_with(g, n->a, depth);
 		if (!g->node[n->a].nullable)
 			return found;
@@ -385,24 +385,24 @@ static int64_t begins_with(struct od_grammar *g, uint32_t node, unsigned depth)
 	if (found >= 0 || !n->productive)
 		return found;
 	switch (n->kind) {
-	case OD_NODE_ALT:
+	case OD_SYNTAX_ALT:
 		for (uint32_t i = 0; i < n->b && found < 0; i++)
 			found = begins_with(g, g->list[n->a + i], depth);
 		return found;
-	case OD_NODE_REPEAT:
-	case OD_NODE_LEVEL: return begins_with(g, n->a, depth);
-	case OD_NODE_RULE:
+	case OD_SYNTAX_REPEAT:
+	case OD_SYNTAX_LEVEL: return begins_with(g, n->a, depth);
+	case OD_SYNTAX_RULE:
 		if (depth == MAX_SEARCH) {
 			g->failed = OD_ERR_RANGE;
 			return -1;
 		}
 		return search_rule(g, n->a, depth + 1);
-	case OD_NODE_IS_EMPTY:
-	case OD_NODE_IS_NONE:
-	case OD_NODE_RE:
-	case OD_NODE_CAT:
-	case OD_NODE_LEVEL_END:
-	case OD_NODE_SPACE: break;
+	case OD_SYNTAX_IS_EMPTY:
+	case OD_SYNTAX_IS_NONE:
+	case OD_SYNTAX_RE:
+	case OD_SYNTAX_CAT:
+	case OD_SYNTAX_LEVEL_END:
+	case OD_SYNTAX_SPACE: break;
 	}
 	return -1;
 }
@@ -436,17 +436,17 @@ int od_grammar_finish(struct od_grammar *g, uint32_t root, struct od_err *err)
 
 /* ---- For the automaton ---- */
 
-const struct od_node *od_grammar_node(const struct od_grammar *g, uint32_t node)
+const struct od_syntax *od_grammar_node(const struct od_grammar *g, uint32_t node)
 {
 	return &g->node[node];
 }
 
-uint32_t od_grammar_member(const struct od_grammar *g, const struct od_node *alt, uint32_t i)
+uint32_t od_grammar_member(const struct od_grammar *g, const struct od_syntax *alt, uint32_t i)
 {
 	return g->list[alt->a + i];
 }
 
-uint32_t od_grammar_body(const struct od_grammar *g, const struct od_node *rule)
+uint32_t od_grammar_body(const struct od_grammar *g, const struct od_syntax *rule)
 {
 	return g->rule[rule->a].body;
 }
@@ -458,18 +458,18 @@ uint32_t od_grammar_root(const struct od_grammar *g)
 
 uint32_t od_grammar_rest(struct od_grammar *g, uint32_t repeat)
 {
-	const struct od_node n = g->node[repeat];
+	const struct od_syntax n = g->node[repeat];
 	const uint32_t min = n.min > 0 ? n.min - 1 : 0, max = n.max == OD_RE_NO_LIMIT ? n.max : n.max - 1;
-	const uint32_t rest = od_node_repeat(g, n.a, min, max);
+	const uint32_t rest = od_syntax_repeat(g, n.a, min, max);
 
-	if (g->failed == OD_OK && rest > OD_NODE_NONE)
+	if (g->failed == OD_OK && rest > OD_SYNTAX_NONE)
 		g->node[rest].productive = true; /* as the repetition is */
 	return rest;
 }
 
 uint32_t od_grammar_level_end(struct od_grammar *g)
 {
-	const uint32_t end = intern(g, (struct od_node){ .kind = OD_NODE_LEVEL_END });
+	const uint32_t end = intern(g, (struct od_syntax){ .kind = OD_SYNTAX_LEVEL_END });
 
 	g->node[end].productive = true;
 	return end;

@@ -11,24 +11,24 @@
 
 #include "common/grammar/re.h"
 
-#define OD_NODE_EMPTY 0u /* the empty text */
-#define OD_NODE_NONE 1u /* nothing matches */
+#define OD_SYNTAX_EMPTY 0u /* the empty text */
+#define OD_SYNTAX_NONE 1u /* nothing matches */
 
-enum od_node_kind {
-	OD_NODE_IS_EMPTY,
-	OD_NODE_IS_NONE,
-	OD_NODE_RE, /* a: expression */
-	OD_NODE_CAT, /* a, then b */
-	OD_NODE_ALT, /* list[a ... a + b) */
-	OD_NODE_REPEAT, /* min to max times a */
-	OD_NODE_RULE, /* a: number of the rule */
-	OD_NODE_LEVEL, /* a, one level deeper */
-	OD_NODE_LEVEL_END, /* ends a level; within the automaton only */
-	OD_NODE_SPACE,
+enum od_syntax_kind {
+	OD_SYNTAX_IS_EMPTY,
+	OD_SYNTAX_IS_NONE,
+	OD_SYNTAX_RE, /* a: expression */
+	OD_SYNTAX_CAT, /* a, then b */
+	OD_SYNTAX_ALT, /* list[a ... a + b) */
+	OD_SYNTAX_REPEAT, /* min to max times a */
+	OD_SYNTAX_RULE, /* a: number of the rule */
+	OD_SYNTAX_LEVEL, /* a, one level deeper */
+	OD_SYNTAX_LEVEL_END, /* ends a level; within the automaton only */
+	OD_SYNTAX_SPACE,
 };
 
-struct od_node {
-	enum od_node_kind kind;
+struct od_syntax {
+	enum od_syntax_kind kind;
 	uint32_t a, b, min, max;
 	/* valid when the grammar is finished: it matches some text; the empty one */
 	bool productive, nullable;
@@ -41,27 +41,27 @@ void od_grammar_free(struct od_grammar *g); /* NULL ok */
 struct od_re_pool *od_grammar_res(struct od_grammar *g); /* the pool for its expressions */
 size_t od_grammar_memory(const struct od_grammar *g); /* bytes */
 
-uint32_t od_node_re(struct od_grammar *g, uint32_t re);
-uint32_t od_node_text(struct od_grammar *g, const char *text, size_t len);
-uint32_t od_node_cat(struct od_grammar *g, uint32_t a, uint32_t b);
-uint32_t od_node_alt(struct od_grammar *g, const uint32_t *node, size_t n);
-uint32_t od_node_or(struct od_grammar *g, uint32_t a, uint32_t b);
+uint32_t od_syntax_re(struct od_grammar *g, uint32_t re);
+uint32_t od_syntax_text(struct od_grammar *g, const char *text, size_t len);
+uint32_t od_syntax_cat(struct od_grammar *g, uint32_t a, uint32_t b);
+uint32_t od_syntax_alt(struct od_grammar *g, const uint32_t *node, size_t n);
+uint32_t od_syntax_or(struct od_grammar *g, uint32_t a, uint32_t b);
 /* max may be OD_RE_NO_LIMIT. */
-uint32_t od_node_repeat(struct od_grammar *g, uint32_t a, uint32_t min, uint32_t max);
-uint32_t od_node_level(struct od_grammar *g, uint32_t a);
-uint32_t od_node_space(struct od_grammar *g);
+uint32_t od_syntax_repeat(struct od_grammar *g, uint32_t a, uint32_t min, uint32_t max);
+uint32_t od_syntax_level(struct od_grammar *g, uint32_t a);
+uint32_t od_syntax_space(struct od_grammar *g);
 /* A new rule, to be defined once. The name is for errors; NULL: none. */
-uint32_t od_node_rule(struct od_grammar *g, const char *name);
-void od_node_define(struct od_grammar *g, uint32_t rule, uint32_t body);
+uint32_t od_syntax_rule(struct od_grammar *g, const char *name);
+void od_syntax_define(struct od_grammar *g, uint32_t rule, uint32_t body);
 
 /* Checks the grammar and closes it: OD_ERR_UNSUPPORTED for left recursion, which names a rule; OD_ERR_ARG if no text
  * matches root. */
 OD_MUST_CHECK int od_grammar_finish(struct od_grammar *g, uint32_t root, struct od_err *err);
 
 /* For the automaton. */
-const struct od_node *od_grammar_node(const struct od_grammar *g, uint32_t node);
-uint32_t od_grammar_member(const struct od_grammar *g, const struct od_node *alt, uint32_t i);
-uint32_t od_grammar_body(const struct od_grammar *g, const struct od_node *rule);
+const struct od_syntax *od_grammar_node(const struct od_grammar *g, uint32_t node);
+uint32_t od_grammar_member(const struct od_grammar *g, const struct od_syntax *alt, uint32_t i);
+uint32_t od_grammar_body(const struct od_grammar *g, const struct od_syntax *rule);
 uint32_t od_grammar_root(const struct od_grammar *g);
 /* The node for what is left of a repetition behind one time. */
 uint32_t od_grammar_rest(struct od_grammar *g, uint32_t repeat);

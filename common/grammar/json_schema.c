@@ -243,7 +243,7 @@ uint32_t schema_rule(struct schema *s, const struct schema_parts *parts)
 	struct set_rule *r;
 
 	if (parts->never || s->rc != OD_OK)
-		return OD_NODE_NONE;
+		return OD_SYNTAX_NONE;
 	if (s->by_parts_size > 0)
 		for (size_t at = hash_of(parts) & (s->by_parts_size - 1); s->by_parts[at] != 0;
 		     at = (at + 1) & (s->by_parts_size - 1)) {
@@ -252,14 +252,14 @@ uint32_t schema_rule(struct schema *s, const struct schema_parts *parts)
 				return r->rule;
 		}
 	if (s->n_rules == MAX_RULES)
-		return schema_refuse(s, s->root, NULL, OD_ERR_RANGE, "it is too large"), OD_NODE_NONE;
+		return schema_refuse(s, s->root, NULL, OD_ERR_RANGE, "it is too large"), OD_SYNTAX_NONE;
 	r = room_for_rule(s) ? malloc(sizeof(*r)) : NULL;
 	if (r == NULL) {
 		no_memory(s);
-		return OD_NODE_NONE;
+		return OD_SYNTAX_NONE;
 	}
 	r->parts = *parts;
-	r->rule = od_node_rule(s->g, NULL);
+	r->rule = od_syntax_rule(s->g, NULL);
 	s->rules[s->n_rules++] = r;
 	put_rule(s, s->n_rules - 1);
 	return r->rule;
@@ -466,7 +466,7 @@ static void note_overlap(struct schema *s, const struct schema_parts *base, cons
 	schema_add(s, &both, json_array_get(list, a), s->root, "oneOf", NULL);
 	schema_add(s, &both, json_array_get(list, b), s->root, "oneOf", NULL);
 	rule = schema_rule(s, &both);
-	if (rule == OD_NODE_NONE || s->rc != OD_OK)
+	if (rule == OD_SYNTAX_NONE || s->rc != OD_OK)
 		return;
 	if (s->check->n == s->cap_overlaps) {
 		s->cap_overlaps = s->cap_overlaps == 0 ? 16 : 2 * s->cap_overlaps;
@@ -719,23 +719,23 @@ static uint32_t literal(struct schema *s, const json_t *v, unsigned depth)
 {
 	const bool is_array = json_is_array(v);
 	struct od_grammar *g = s->g;
-	uint32_t body = OD_NODE_EMPTY, space = od_node_space(g);
-	const uint32_t colon = od_node_re(g, od_re_or(od_grammar_res(g), od_re_text(od_grammar_res(g), ":", 1),
-						      od_re_text(od_grammar_res(g), ": ", 2)));
+	uint32_t body = OD_SYNTAX_EMPTY, space = od_syntax_space(g);
+	const uint32_t colon = od_syntax_re(g, od_re_or(od_grammar_res(g), od_re_text(od_grammar_res(g), ":", 1),
+							od_re_text(od_grammar_res(g), ": ", 2)));
 	const char *key;
 	json_t *child;
 	size_t i;
 
 	if (depth > MAX_LITERAL_DEPTH)
-		return schema_refuse(s, s->root, NULL, OD_ERR_RANGE, "a value is nested too deep"), OD_NODE_NONE;
+		return schema_refuse(s, s->root, NULL, OD_ERR_RANGE, "a value is nested too deep"), OD_SYNTAX_NONE;
 	if (!is_array && !json_is_object(v))
-		return od_node_re(g, schema_literal_re(s, v));
+		return od_syntax_re(g, schema_literal_re(s, v));
 	if (is_array) {
 		for (i = json_array_size(v); i > 0; i--) {
 			const uint32_t item = literal(s, json_array_get(v, i - 1), depth + 1);
 
-			body = od_node_cat(g, i > 1 ? od_node_text(g, ",", 1) : OD_NODE_EMPTY,
-					   od_node_cat(g, space, od_node_cat(g, item, body)));
+			body = od_syntax_cat(g, i > 1 ? od_syntax_text(g, ",", 1) : OD_SYNTAX_EMPTY,
+					     od_syntax_cat(g, space, od_syntax_cat(g, item, body)));
 		}
 	} else {
 		/* from the left, as objects are walked */
@@ -743,19 +743,19 @@ static uint32_t literal(struct schema *s, const json_t *v, unsigned depth)
 		json_object_foreach((json_t *)(uintptr_t)v, key, child)
 		{
 			json_t *name = json_string(key);
-			const uint32_t pair = od_node_cat(g, od_node_re(g, schema_literal_re(s, name)),
-							  od_node_cat(g, colon, literal(s, child, depth + 1)));
+			const uint32_t pair = od_syntax_cat(g, od_syntax_re(g, schema_literal_re(s, name)),
+							    od_syntax_cat(g, colon, literal(s, child, depth + 1)));
 
 			json_decref(name);
-			body = od_node_cat(g, body,
-					   od_node_cat(g, i++ > 0 ? od_node_text(g, ",", 1) : OD_NODE_EMPTY,
-						       od_node_cat(g, space, pair)));
+			body = od_syntax_cat(g, body,
+					     od_syntax_cat(g, i++ > 0 ? od_syntax_text(g, ",", 1) : OD_SYNTAX_EMPTY,
+							   od_syntax_cat(g, space, pair)));
 		}
 	}
-	return od_node_cat(
-		g, od_node_text(g, is_array ? "[" : "{", 1),
-		od_node_level(g,
-			      od_node_cat(g, body, od_node_cat(g, space, od_node_text(g, is_array ? "]" : "}", 1)))));
+	return od_syntax_cat(
+		g, od_syntax_text(g, is_array ? "[" : "{", 1),
+		od_syntax_level(g, od_syntax_cat(g, body,
+						 od_syntax_cat(g, space, od_syntax_text(g, is_array ? "]" : "}", 1)))));
 }
 
 static unsigned type_named(const char *name, bool *integer)
@@ -901,7 +901,7 @@ static uint32_t values(struct schema *s, const struct schema_parts *leaf, const 
 
 	if (node == NULL) {
 		no_memory(s);
-		return OD_NODE_NONE;
+		return OD_SYNTAX_NONE;
 	}
 	for (size_t i = 0; i < n && s->rc == OD_OK; i++) {
 		const json_t *v = one != NULL ? one : json_array_get(list, i);
@@ -909,7 +909,7 @@ static uint32_t values(struct schema *s, const struct schema_parts *leaf, const 
 		if (allows_value(s, leaf, v, types, integer))
 			node[n_nodes++] = literal(s, v, 0);
 	}
-	all = od_node_alt(s->g, node, n_nodes);
+	all = od_syntax_alt(s->g, node, n_nodes);
 	free(node);
 	return all;
 }
@@ -917,12 +917,13 @@ static uint32_t values(struct schema *s, const struct schema_parts *leaf, const 
 static uint32_t words(struct schema *s, unsigned types)
 {
 	struct od_grammar *g = s->g;
-	uint32_t node = OD_NODE_NONE;
+	uint32_t node = OD_SYNTAX_NONE;
 
 	if (types & SCHEMA_NULL)
-		node = od_node_text(g, "null", 4);
+		node = od_syntax_text(g, "null", 4);
 	if (types & SCHEMA_BOOLEAN)
-		node = od_node_or(g, node, od_node_or(g, od_node_text(g, "true", 4), od_node_text(g, "false", 5)));
+		node = od_syntax_or(g, node,
+				    od_syntax_or(g, od_syntax_text(g, "true", 4), od_syntax_text(g, "false", 5)));
 	return node;
 }
 
@@ -941,15 +942,15 @@ static uint32_t leaf_node(struct schema *s, const struct schema_parts *leaf)
 			listed = leaf->v[i];
 	}
 	if (s->rc != OD_OK)
-		return OD_NODE_NONE;
+		return OD_SYNTAX_NONE;
 	if (listed != NULL)
 		return values(s, leaf, listed, types, integer);
 	node[0] = words(s, types);
-	node[1] = types & SCHEMA_NUMBER ? od_node_re(s->g, schema_number_re(s, leaf, integer)) : OD_NODE_NONE;
-	node[2] = types & SCHEMA_STRING ? od_node_re(s->g, schema_string_re(s, leaf)) : OD_NODE_NONE;
-	node[3] = types & SCHEMA_ARRAY ? schema_array(s, leaf) : OD_NODE_NONE;
-	node[4] = types & SCHEMA_OBJECT ? schema_object(s, leaf) : OD_NODE_NONE;
-	return od_node_alt(s->g, node, 5);
+	node[1] = types & SCHEMA_NUMBER ? od_syntax_re(s->g, schema_number_re(s, leaf, integer)) : OD_SYNTAX_NONE;
+	node[2] = types & SCHEMA_STRING ? od_syntax_re(s->g, schema_string_re(s, leaf)) : OD_SYNTAX_NONE;
+	node[3] = types & SCHEMA_ARRAY ? schema_array(s, leaf) : OD_SYNTAX_NONE;
+	node[4] = types & SCHEMA_OBJECT ? schema_object(s, leaf) : OD_SYNTAX_NONE;
+	return od_syntax_alt(s->g, node, 5);
 }
 
 /* Gives the rule its body: what one of its leaves allows. */
@@ -976,7 +977,7 @@ static void define(struct schema *s, const struct set_rule *r)
 	for (size_t i = 0; i < leaves.n && s->rc == OD_OK; i++)
 		node[i] = leaf_node(s, &leaves.v[i]);
 	if (s->rc == OD_OK)
-		od_node_define(s->g, r->rule, od_node_alt(s->g, node, leaves.n));
+		od_syntax_define(s->g, r->rule, od_syntax_alt(s->g, node, leaves.n));
 	free(node);
 	free(leaves.v);
 	free(todo);
@@ -1011,7 +1012,7 @@ int od_json_schema_node(struct od_grammar *g, const json_t *schema, uint32_t *ro
 	struct schema_parts parts = { 0 };
 	struct od_re_pool *p = od_grammar_res(g);
 
-	*root = OD_NODE_NONE;
+	*root = OD_SYNTAX_NONE;
 	*check = s.check = calloc(1, sizeof(*s.check));
 	if (s.made == NULL || s.check == NULL)
 		no_memory(&s);
@@ -1053,7 +1054,7 @@ int od_json_schema_compile(struct od_grammar *g, const json_t *schema, struct od
 
 	if (rc != OD_OK)
 		return rc;
-	rc = od_grammar_finish(g, od_node_cat(g, od_node_space(g), root), err);
+	rc = od_grammar_finish(g, od_syntax_cat(g, od_syntax_space(g), root), err);
 	if (rc != OD_OK) {
 		free_check(check);
 		return od_fail_within(err, "#");

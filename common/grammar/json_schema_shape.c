@@ -13,21 +13,21 @@
 
 static uint32_t text_node(struct od_grammar *g, const char *text)
 {
-	return od_node_text(g, text, strlen(text));
+	return od_syntax_text(g, text, strlen(text));
 }
 
 /* A comma and the white space behind it. */
 static uint32_t comma(struct od_grammar *g)
 {
-	return od_node_cat(g, text_node(g, ","), od_node_space(g));
+	return od_syntax_cat(g, text_node(g, ","), od_syntax_space(g));
 }
 
 /* open space (body space)? close, one level deeper; body has its last space itself. */
 static uint32_t enclose(struct od_grammar *g, const char *open, uint32_t body, const char *close)
 {
-	return od_node_cat(
+	return od_syntax_cat(
 		g, text_node(g, open),
-		od_node_level(g, od_node_cat(g, od_node_space(g), od_node_cat(g, body, text_node(g, close)))));
+		od_syntax_level(g, od_syntax_cat(g, od_syntax_space(g), od_syntax_cat(g, body, text_node(g, close)))));
 }
 
 /* ---- Arrays ---- */
@@ -93,45 +93,45 @@ static uint32_t item(struct schema *s, const struct schema_parts *leaf, uint32_t
 uint32_t schema_array(struct schema *s, const struct schema_parts *leaf)
 {
 	struct od_grammar *g = schema_grammar(s);
-	const uint32_t space = od_node_space(g);
+	const uint32_t space = od_syntax_space(g);
 	struct array_shape a;
 	uint32_t body, one, n;
 
 	read_array(s, leaf, &a);
 	if (schema_failed(s) || a.min > a.max)
-		return OD_NODE_NONE;
+		return OD_SYNTAX_NONE;
 	/* From the end: what follows the first n items. */
 	n = a.n_prefix < a.max ? a.n_prefix : a.max;
 	one = item(s, leaf, a.n_prefix);
-	body = OD_NODE_NONE;
+	body = OD_SYNTAX_NONE;
 	if (n == a.n_prefix) {
 		const uint32_t min = a.min > n ? a.min - n : 0, max = a.max == OD_RE_NO_LIMIT ? a.max : a.max - n;
 
 		if (n > 0)
-			body = od_node_cat(g, od_node_repeat(g, od_node_cat(g, comma(g), one), min, max), space);
+			body = od_syntax_cat(g, od_syntax_repeat(g, od_syntax_cat(g, comma(g), one), min, max), space);
 		else if (max > 0)
-			body = od_node_cat(
-				g, one,
-				od_node_cat(g,
-					    od_node_repeat(g, od_node_cat(g, comma(g), one), min > 0 ? min - 1 : 0,
-							   max == OD_RE_NO_LIMIT ? max : max - 1),
-					    space));
+			body = od_syntax_cat(g, one,
+					     od_syntax_cat(g,
+							   od_syntax_repeat(g, od_syntax_cat(g, comma(g), one),
+									    min > 0 ? min - 1 : 0,
+									    max == OD_RE_NO_LIMIT ? max : max - 1),
+							   space));
 	} else if (n > 0) {
 		body = space;
 	}
 	for (; n > 0; n--) {
-		const uint32_t next =
-			od_node_cat(g, n > 1 ? comma(g) : OD_NODE_EMPTY, od_node_cat(g, item(s, leaf, n - 1), body));
+		const uint32_t next = od_syntax_cat(g, n > 1 ? comma(g) : OD_SYNTAX_EMPTY,
+						    od_syntax_cat(g, item(s, leaf, n - 1), body));
 
-		body = n > 1 && n - 1 >= a.min ? od_node_or(g, next, space) : next;
+		body = n > 1 && n - 1 >= a.min ? od_syntax_or(g, next, space) : next;
 		if (n % RULE_EVERY == 0) {
-			const uint32_t rule = od_node_rule(g, NULL);
+			const uint32_t rule = od_syntax_rule(g, NULL);
 
-			od_node_define(g, rule, body);
+			od_syntax_define(g, rule, body);
 			body = rule;
 		}
 	}
-	return enclose(g, "[", a.min == 0 ? od_node_or(g, body, OD_NODE_EMPTY) : body, "]");
+	return enclose(g, "[", a.min == 0 ? od_syntax_or(g, body, OD_SYNTAX_EMPTY) : body, "]");
 }
 
 /* ---- Objects ---- */
@@ -139,7 +139,7 @@ uint32_t schema_array(struct schema *s, const struct schema_parts *leaf)
 struct property {
 	const char *name; /* as long as the schema */
 	bool required;
-	uint32_t pair; /* node: key, colon and value; OD_NODE_NONE: it may not be there */
+	uint32_t pair; /* node: key, colon and value; OD_SYNTAX_NONE: it may not be there */
 };
 
 struct object_shape {
@@ -189,14 +189,14 @@ static void add_property(struct schema *s, struct object_shape *o, const json_t 
 		o->v = v;
 		o->cap = cap;
 	}
-	o->v[o->n++] = (struct property){ name, required, OD_NODE_NONE };
+	o->v[o->n++] = (struct property){ name, required, OD_SYNTAX_NONE };
 }
 
 static void read_object(struct schema *s, const struct schema_parts *leaf, struct object_shape *o)
 {
 	uint32_t n;
 
-	*o = (struct object_shape){ .max = OD_RE_NO_LIMIT, .other = OD_NODE_NONE };
+	*o = (struct object_shape){ .max = OD_RE_NO_LIMIT, .other = OD_SYNTAX_NONE };
 	for (size_t i = 0; i < leaf->n && !schema_failed(s); i++) {
 		const json_t *schema = leaf->v[i];
 		const char *name;
@@ -252,7 +252,7 @@ static uint32_t pair(struct schema *s, uint32_t key, const struct schema_parts *
 	struct od_re_pool *p = od_grammar_res(g);
 	const uint32_t colon = od_re_or(p, od_re_text(p, ":", 1), od_re_text(p, ": ", 2));
 
-	return od_node_cat(g, od_node_re(g, od_re_cat(p, key, colon)), schema_rule(s, value));
+	return od_syntax_cat(g, od_syntax_re(g, od_re_cat(p, key, colon)), schema_rule(s, value));
 }
 
 /* Adds what a part says of the value of a named property. */
@@ -331,13 +331,13 @@ static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, c
 {
 	struct od_grammar *g = schema_grammar(s);
 	struct od_re_pool *p = od_grammar_res(g);
-	uint32_t *names = calloc(o->n + 1, sizeof(*names)), pattern[MAX_PATTERNS], node = OD_NODE_NONE;
+	uint32_t *names = calloc(o->n + 1, sizeof(*names)), pattern[MAX_PATTERNS], node = OD_SYNTAX_NONE;
 	const json_t *of[MAX_PATTERNS], *value[MAX_PATTERNS];
 	const char *text[MAX_PATTERNS];
 	size_t n = 0;
 
 	if (names == NULL)
-		return schema_refuse(s, leaf->v[0], NULL, OD_ERR_NOMEM, "no memory"), OD_NODE_NONE;
+		return schema_refuse(s, leaf->v[0], NULL, OD_ERR_NOMEM, "no memory"), OD_SYNTAX_NONE;
 	for (size_t i = 0; i < o->n; i++)
 		names[i] = key_of(p, od_written_text(p, o->v[i].name, strlen(o->v[i].name), OD_WRITE_JSON));
 	if (o->n > 0)
@@ -352,7 +352,7 @@ static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, c
 			if (n == MAX_PATTERNS) {
 				schema_refuse(s, leaf->v[i], "patternProperties", OD_ERR_UNSUPPORTED,
 					      "more than %u patterns at once are not supported here", MAX_PATTERNS);
-				return OD_NODE_NONE;
+				return OD_SYNTAX_NONE;
 			}
 			of[n] = leaf->v[i];
 			text[n] = key;
@@ -379,7 +379,7 @@ static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, c
 					   "additionalProperties", NULL);
 		}
 		if (!parts.never && od_re_live(p, own))
-			node = od_node_or(g, node, pair(s, own, &parts));
+			node = od_syntax_or(g, node, pair(s, own, &parts));
 	}
 	return node;
 }
@@ -398,7 +398,7 @@ static void make_pairs(struct schema *s, const struct schema_parts *leaf, struct
 			add_value(s, leaf->v[k], property->name, name, &value);
 		if (!value.never && od_re_live(p, od_re_and(p, keys, key_of(p, name))))
 			property->pair = pair(s, key_of(p, name), &value);
-		o->never |= property->required && property->pair == OD_NODE_NONE;
+		o->never |= property->required && property->pair == OD_SYNTAX_NONE;
 	}
 	if (!schema_failed(s))
 		o->other = other_pairs(s, leaf, o, keys);
@@ -424,19 +424,19 @@ static uint32_t write_others(const struct writing *w, uint32_t c, bool first)
 {
 	const struct object_shape *o = w->o;
 	struct od_grammar *g = w->g;
-	const uint32_t space = od_node_space(g), max = o->max == OD_RE_NO_LIMIT ? o->max : o->max - c;
-	const uint32_t min = o->min > c ? o->min - c : 0, again = od_node_cat(g, comma(g), o->other);
+	const uint32_t space = od_syntax_space(g), max = o->max == OD_RE_NO_LIMIT ? o->max : o->max - c;
+	const uint32_t min = o->min > c ? o->min - c : 0, again = od_syntax_cat(g, comma(g), o->other);
 	uint32_t more;
 
 	if (!first)
-		return od_node_cat(g, od_node_repeat(g, again, min, max), space);
-	more = max == 0 ? OD_NODE_NONE :
-			  od_node_cat(g, o->other,
-				      od_node_cat(g,
-						  od_node_repeat(g, again, min > 0 ? min - 1 : 0,
-								 max == OD_RE_NO_LIMIT ? max : max - 1),
-						  space));
-	return min == 0 ? od_node_or(g, more, OD_NODE_EMPTY) : more;
+		return od_syntax_cat(g, od_syntax_repeat(g, again, min, max), space);
+	more = max == 0 ? OD_SYNTAX_NONE :
+			  od_syntax_cat(g, o->other,
+					od_syntax_cat(g,
+						      od_syntax_repeat(g, again, min > 0 ? min - 1 : 0,
+								       max == OD_RE_NO_LIMIT ? max : max - 1),
+						      space));
+	return min == 0 ? od_syntax_or(g, more, OD_SYNTAX_EMPTY) : more;
 }
 
 static uint32_t write_object(struct writing *w)
@@ -450,31 +450,33 @@ static uint32_t write_object(struct writing *w)
 	for (size_t i = o->n; i > 0; i--) {
 		const struct property *p = &o->v[i - 1];
 
-		if (p->pair == OD_NODE_NONE)
+		if (p->pair == OD_SYNTAX_NONE)
 			continue;
 		for (uint32_t c = 0; c <= w->most; c++) {
 			const bool full = o->max != OD_RE_NO_LIMIT && c >= o->max;
 			const uint32_t with =
-				full ? OD_NODE_NONE :
-				       od_node_cat(g, comma(g), od_node_cat(g, p->pair, w->after[next_count(w, c)]));
+				full ? OD_SYNTAX_NONE :
+				       od_syntax_cat(g, comma(g),
+						     od_syntax_cat(g, p->pair, w->after[next_count(w, c)]));
 
-			w->before[c] = p->required ? with : od_node_or(g, with, w->after[c]);
+			w->before[c] = p->required ? with : od_syntax_or(g, with, w->after[c]);
 			if (i % RULE_EVERY == 0) {
-				const uint32_t rule = od_node_rule(g, NULL);
+				const uint32_t rule = od_syntax_rule(g, NULL);
 
-				od_node_define(g, rule, w->before[c]);
+				od_syntax_define(g, rule, w->before[c]);
 				w->before[c] = rule;
 			}
 		}
 		if (o->max > 0)
-			first = p->required ? od_node_cat(g, p->pair, w->after[next_count(w, 0)]) :
-					      od_node_or(g, od_node_cat(g, p->pair, w->after[next_count(w, 0)]), first);
+			first = p->required ?
+					od_syntax_cat(g, p->pair, w->after[next_count(w, 0)]) :
+					od_syntax_or(g, od_syntax_cat(g, p->pair, w->after[next_count(w, 0)]), first);
 		else if (p->required)
-			first = OD_NODE_NONE;
+			first = OD_SYNTAX_NONE;
 		if (i % RULE_EVERY == 0) {
-			const uint32_t rule = od_node_rule(g, NULL);
+			const uint32_t rule = od_syntax_rule(g, NULL);
 
-			od_node_define(g, rule, first);
+			od_syntax_define(g, rule, first);
 			first = rule;
 		}
 		swap = w->after;
@@ -488,13 +490,13 @@ uint32_t schema_object(struct schema *s, const struct schema_parts *leaf)
 {
 	struct object_shape o;
 	struct writing w = { .g = schema_grammar(s), .o = &o };
-	uint32_t node = OD_NODE_NONE;
+	uint32_t node = OD_SYNTAX_NONE;
 
 	read_object(s, leaf, &o);
 	if (!schema_failed(s))
 		make_pairs(s, leaf, &o);
 	/* Names that the schema does not list may be written twice, and then count once. */
-	if (!schema_failed(s) && o.min > o.n + 1 && o.other != OD_NODE_NONE)
+	if (!schema_failed(s) && o.min > o.n + 1 && o.other != OD_SYNTAX_NONE)
 		schema_refuse(s, leaf->n > 0 ? leaf->v[0] : NULL, "minProperties", OD_ERR_UNSUPPORTED,
 			      "more than one property that is not listed would be needed, which is not supported here");
 	w.most = o.max != OD_RE_NO_LIMIT ? o.max : o.min;

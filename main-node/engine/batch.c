@@ -41,7 +41,9 @@ int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_fo
 	b->row = calloc(logits > max_sequences ? logits : max_sequences, sizeof(*b->row));
 	if (b->draft == NULL || b->row == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %u parallel texts", max_sequences);
-	rc = odm_pass_init(&b->prefill, &po, &p, err);
+	rc = odm_mask_ahead_new(&b->masks, max_sequences, err);
+	if (rc == OD_OK)
+		rc = odm_pass_init(&b->prefill, &po, &p, err);
 	po.phase = ODM_DECODE;
 	return rc == OD_OK ? odm_pass_init(&b->decode, &po, &d, err) : rc;
 }
@@ -56,6 +58,7 @@ void odm_batch_fini(struct odm_batch *b)
 	}
 	odm_pass_fini(&b->prefill);
 	odm_pass_fini(&b->decode);
+	odm_mask_ahead_free(b->masks);
 	free(b->draft);
 	free(b->row);
 }
@@ -321,11 +324,10 @@ static void finish_cancelled(struct odm_engine *e)
 
 /* ---- Decode ---- */
 
-/* The text gets a draft in this step. */
-static bool drafts(const struct odm_engine *e, const struct odm_sequence *q)
+/* Drafts of the shadow, or from the text, are in use: they may be wrong, so the policy decides. */
+static bool guesses(const struct odm_engine *e)
 {
-	return q->req.drafter.draft != NULL ||
-	       (e->model->opts.draft != ODM_DRAFT_OFF && odm_draft_policy_on(&e->batch.policy));
+	return e->model->opts.draft == ODM_DRAFT_SHADOW || e->model->opts.draft == ODM_DRAFT_LOOKUP;
 }
 
 /* Drafts of all texts in decode, as long as pays. */
@@ -344,10 +346,10 @@ static void find_drafts(struct odm_engine *e)
 	for (struct odm_sequence *q = b->first; q != NULL; q = q->next) {
 		if (q->phase != ODM_IN_DECODE)
 			continue;
-		odm_sequence_draft(q, drafts(e, q) ? left : 0);
-		/* A request's own draft is never cut, so its rows are taken from the others' limit at once. The
-		 * others may be too many together until the policy has cut them. */
-		if (q->req.drafter.draft == NULL)
+		odm_sequence_draft(q, left, guesses(e) && odm_draft_policy_on(&e->batch.policy));
+		/* Drafts that are no guesses are never cut, so their rows are taken from the others' limit at once.
+		 * The others may be too many together until the policy has cut them. */
+		if (q->guessed)
 			b->draft[n++] = &q->draft;
 		else
 			left -= q->draft.n;
@@ -388,6 +390,18 @@ static void add_decode_rows(struct odm_engine *e)
 		odm_reuse_step(&e->model->reuse, q, od_seq_state_length(q->state) + (uint32_t)q->n_rows);
 		odm_pass_add(p, q, od_seq_state_length(q->state), q->row, q->n_rows);
 	}
+}
+
+/* Masks of constrained texts are found while the step is computed, if there is time. */
+static void begin_masks(struct odm_batch *b)
+{
+	for (size_t i = 0; i < b->decode.step.n_parts; i++) {
+		const struct odm_sequence *q = b->decode.of[i];
+
+		if (q->req.constraint != NULL)
+			odm_mask_ahead_add(b->masks, q->req.constraint, q->allowed, q->row + 1, q->n_rows - 1);
+	}
+	odm_mask_ahead_start(b->masks);
 }
 
 static void sample(struct odm_sequence *q, enum odm_phase phase, uint32_t position, float *logits)
@@ -467,7 +481,8 @@ static void count_draft(struct odm_engine *e, struct odm_sequence *q)
 
 	q->own[OD_C_DRAFTED] += q->draft.n;
 	q->own[OD_C_ACCEPTED] += right;
-	if (q->req.drafter.draft != NULL)
+	odm_sequence_drafted(q, right);
+	if (!q->guessed)
 		return;
 	for (size_t i = 0; i < right; i++)
 		learn_token(e, q, i, true);
@@ -553,9 +568,11 @@ static void decode_step(struct odm_engine *e)
 	if (b->decode.step.n_parts == 0)
 		return;
 	number = take_number(e);
+	begin_masks(b);
 	rc = odm_pass_begin(&b->decode, number, b->next_decode, &err);
 	while (rc == OD_OK && !done)
 		rc = run_layer(e, &b->decode, &done, &err);
+	odm_mask_ahead_wait(b->masks);
 	if (rc == OD_OK)
 		rc = end_decode(e, &err);
 	if (rc != OD_OK) {
@@ -570,7 +587,7 @@ static void decode_step(struct odm_engine *e)
 	ns = od_now_ns() - begin;
 	/* It only sizes the chunks of prompts, so an average that follows a change within a few steps is enough. */
 	b->decode_ns = b->decode_ns == 0 ? ns : (3 * b->decode_ns + ns) / 4;
-	if (e->model->opts.draft != ODM_DRAFT_OFF) {
+	if (guesses(e)) {
 		const struct odm_draft_step s = { .texts = n,
 						  .rows = b->decode.step.n_rows,
 						  .tokens = tokens,

@@ -10,6 +10,7 @@
 
 #include "main-node/engine/draft_policy.h"
 #include "common/model/forward_open.h"
+#include "main-node/engine/mask_ahead.h"
 #include "main-node/engine/pass.h"
 
 struct odm_batch {
@@ -25,6 +26,7 @@ struct odm_batch {
 	struct odm_draft_policy policy;
 	uint64_t steps_of[ODM_BATCH_BUCKETS], decode_texts; /* as in odm_report */
 	double experts; /* experts that the rows of the decode step use, by its drafts */
+	struct odm_mask_ahead *masks;
 	/* Scratch. */
 	struct odm_draft **draft; /* [max_sequences] */
 	uint32_t *row; /* [max_sequences], or [max_logits] of either pass */

@@ -49,7 +49,7 @@ static int open_batch(struct odm_engine *e, struct od_err *err)
 
 	/* Steps call service->draft wherever the option says ODM_DRAFT_SHADOW (sequence.c), so it is off before any. */
 	if (e->service->draft == NULL && o->draft == ODM_DRAFT_SHADOW)
-		o->draft = ODM_DRAFT_OFF;
+		o->draft = ODM_DRAFT_FORCED;
 	fo.max_rows = o->prefill_rows;
 	return odm_batch_init(&e->batch, e, &fo, (uint32_t)o->parallel, err);
 }

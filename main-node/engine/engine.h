@@ -9,6 +9,7 @@
 
 #include <stdatomic.h>
 
+#include "common/grammar/constraint.h"
 #include "common/model/logprobs.h"
 #include "common/model/sampler.h"
 #include "common/pack/load/expert_form.h"
@@ -21,7 +22,12 @@ struct odm_engine;
 #define ODM_MAX_PARALLEL 1024
 
 /* Where drafts come from (verified drafts: several tokens of a text in one step). */
-enum odm_draft_source { ODM_DRAFT_OFF, ODM_DRAFT_SHADOW, ODM_DRAFT_LOOKUP };
+enum odm_draft_source {
+	ODM_DRAFT_OFF,
+	ODM_DRAFT_FORCED, /* only tokens that a request's constraint leaves no choice about; the others have these, too */
+	ODM_DRAFT_SHADOW,
+	ODM_DRAFT_LOOKUP,
+};
 
 #define ODM_PREFIX_CACHE_AUTO UINT64_MAX
 #define ODM_DEFAULT_PREFILL_ROWS 256u
@@ -68,7 +74,7 @@ void odm_engine_defaults(struct odm_engine_opts *o);
 struct odm_model;
 /* Opens the engine of a loaded model, with a service that was made with its odm_model_forward_opts. The model is
  * borrowed, and freed after the engine. The service is the engine's from now on, also when it fails; one without drafts
- * turns ODM_DRAFT_SHADOW off. */
+ * makes ODM_DRAFT_SHADOW ODM_DRAFT_FORCED. */
 OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, struct odm_model *model, struct odm_expert_service *service,
 				  struct od_err *err);
 void odm_engine_close(struct odm_engine *e); /* NULL ok */
@@ -153,6 +159,9 @@ struct odm_request {
 	uint64_t max_tokens; /* 0: to the end of the context */
 	bool ignore_eos; /* and `end` */
 	struct od_sampler_opts sampling;
+	/* what the text may be, from its first token on; borrowed, and the engine thread's until the text is done. NULL:
+	 * any */
+	struct od_constraint *constraint;
 	/* a name for logs and traces, here and on other nodes; NULL: none. Printable ASCII, no commas */
 	const char *request;
 	const char *const *stop; /* [n_stop] stop strings; need a tokeniser */

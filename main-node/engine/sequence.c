@@ -2,12 +2,15 @@
 
 #include "common/base/clock.h"
 #include "common/text/tok_decode.h"
+#include "main-node/engine/forced_draft.h"
 #include "main-node/engine/lookup_draft.h"
 #include "main-node/engine/model.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MAX_ENDS 512 /* end tokens of the model and of a request, together */
 
 /* ---- Life ---- */
 
@@ -30,6 +33,10 @@ int odm_sequence_check(const struct odm_model *m, const struct odm_request *req,
 	if (req->logprobs < -1 || req->logprobs > ODM_MAX_LOGPROBS)
 		return od_fail(err, OD_ERR_RANGE, "logprobs: expected -1 to %d, found %d", ODM_MAX_LOGPROBS,
 			       req->logprobs);
+	if (m->config->n_eos + req->n_ends > MAX_ENDS)
+		return od_fail(err, OD_ERR_RANGE, "expected at most %u end tokens", MAX_ENDS - m->config->n_eos);
+	if (req->constraint != NULL && od_constraint_vocab(req->constraint)->n_tokens != m->config->vocab)
+		return od_fail(err, OD_ERR_MISMATCH, "the constraint is for another vocabulary");
 	if (req->prompt_logprobs && req->logprobs < 0)
 		return od_fail(err, OD_ERR_ARG, "prompt_logprobs needs logprobs of 0 or more");
 	return od_sampler_check(&req->sampling, err);
@@ -126,6 +133,8 @@ int odm_sequence_new(struct odm_sequence **out, const struct odm_model *m, struc
 	q->service = service;
 	q->config = m->config;
 	q->req = *req;
+	if (req->constraint != NULL)
+		q->allowed = od_constraint_start(req->constraint);
 	q->r.finish = ODM_FINISH_ERROR;
 	q->submitted_ns = od_now_ns();
 	q->room = odm_sequence_room(m, req);
@@ -246,6 +255,15 @@ static int take_token(struct odm_sequence *q, int32_t token, bool *stop, struct 
 		*stop = true;
 		return OD_OK;
 	}
+	if (q->req.constraint != NULL) {
+		q->allowed = od_constraint_step(q->req.constraint, q->allowed, token);
+		q->over = od_constraint_is_over(q->req.constraint, q->allowed);
+		if (q->allowed == OD_STATE_DEAD)
+			return od_fail(
+				err, OD_ERR_UNSUPPORTED,
+				"no token that the grammar or schema allows can be drawn: logit_bias or the model's "
+				"suppressed tokens exclude all of them");
+	}
 	rc = od_sampler_accept(q->sampler, &token, 1);
 	if (rc != OD_OK)
 		return od_fail(err, rc, "no memory for token %zu", q->r.n_tokens);
@@ -337,6 +355,37 @@ void odm_sequence_show_prompt(struct odm_sequence *q, uint32_t position, const f
 		odm_sequence_end(q, &err);
 }
 
+/* Ends of the text keep their logits if the text may end. */
+static void keep_ends(const struct odm_sequence *q, const float *logits, float *masked)
+{
+	for (uint32_t i = 0; i < q->config->n_eos; i++)
+		if ((uint32_t)q->config->eos[i] < q->config->vocab)
+			masked[q->config->eos[i]] = logits[i];
+	for (size_t i = 0; i < q->req.n_ends; i++)
+		if ((uint32_t)q->req.end[i] < q->config->vocab)
+			masked[q->req.end[i]] = logits[q->config->n_eos + i];
+}
+
+static int apply_mask(struct odm_sequence *q, float *logits, struct od_err *err)
+{
+	const size_t n_ends = q->config->n_eos + q->req.n_ends;
+	float ends[MAX_ENDS];
+	const uint64_t *mask;
+	int rc = od_constraint_mask(q->req.constraint, q->allowed, &mask, err);
+
+	if (rc != OD_OK)
+		return rc;
+	for (size_t i = 0; i < n_ends; i++) {
+		const int32_t token = i < q->config->n_eos ? q->config->eos[i] : q->req.end[i - q->config->n_eos];
+
+		ends[i] = (uint32_t)token < q->config->vocab ? logits[token] : 0;
+	}
+	od_mask_apply(mask, logits, q->config->vocab);
+	if (od_constraint_ends(q->req.constraint, q->allowed))
+		keep_ends(q, ends, logits);
+	return OD_OK;
+}
+
 /* The next token, by the sampler. */
 static int choose_token(struct odm_sequence *q, uint32_t position, float *logits, bool *stop, struct od_err *err)
 {
@@ -348,6 +397,11 @@ static int choose_token(struct odm_sequence *q, uint32_t position, float *logits
 	/* The sampler writes over the logits, and log probabilities are to be the model's. */
 	if (q->raw != NULL)
 		memcpy(q->raw, logits, q->config->vocab * sizeof(*q->raw));
+	if (q->req.constraint != NULL) {
+		rc = apply_mask(q, logits, err);
+		if (rc != OD_OK)
+			return rc;
+	}
 	token = od_sampler_sample(q->sampler, logits, NULL);
 	show_token(q, token, position + 1, q->raw);
 	rc = take_token(q, token, stop, err);
@@ -367,6 +421,10 @@ void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logit
 	}
 	if (!stop)
 		q->text[q->n_text++] = q->r.tokens[q->r.n_tokens - 1];
+	if (!stop && q->over) {
+		q->r.finish = ODM_FINISH_EOS;
+		stop = true;
+	}
 	if (!stop && q->r.n_tokens == q->room) {
 		q->r.finish = q->req.max_tokens == q->room ? ODM_FINISH_LENGTH : ODM_FINISH_CONTEXT;
 		stop = true;
@@ -382,22 +440,42 @@ void odm_sequence_progress(const struct odm_sequence *q, uint32_t n)
 		o->progress(o->arg, n, (uint32_t)q->req.n_prompt);
 }
 
-/* Tokens from a drafter of the request or of the engine. */
-static void fill_draft(struct odm_sequence *q, size_t most)
+#define TRUSTED 16 /* forced tokens after which it counts how many of them stood */
+
+/* Tokens from a drafter of the request, from its constraint, or from the engine. */
+static void fill_draft(struct odm_sequence *q, size_t most, bool guess)
 {
 	const struct odm_drafter *d = &q->req.drafter;
 	struct odm_expert_service *service = q->service;
 	const uint32_t position = (uint32_t)q->n_text - 1; /* the last token's */
 
-	if (d->draft != NULL)
+	if (d->draft != NULL) {
 		q->draft.n = d->draft(d->arg, q->text, q->n_text, q->draft.token, most);
-	else if (q->lookup != NULL)
+		return;
+	}
+	/* A model that writes forced texts in other tokens gets no more of these drafts. */
+	if (q->req.constraint != NULL && q->model->opts.draft != ODM_DRAFT_OFF &&
+	    (q->forced < TRUSTED || 2 * q->forced_right >= q->forced))
+		q->draft.n = odm_forced_draft(q->req.constraint, q->allowed, q->model->tokenizer, q->text[position],
+					      q->draft.token, most);
+	q->guessed = q->draft.n == 0;
+	if (!q->guessed || !guess)
+		return;
+	if (q->lookup != NULL)
 		q->draft.n = odm_lookup_draft(q->lookup, q->text, q->n_text, q->draft.token, most);
 	else if (q->model->opts.draft == ODM_DRAFT_SHADOW)
 		service->draft(service, q->id, position, q->text[position], most, &q->draft);
 }
 
-void odm_sequence_draft(struct odm_sequence *q, size_t max)
+void odm_sequence_drafted(struct odm_sequence *q, size_t right)
+{
+	if (q->guessed || q->req.drafter.draft != NULL)
+		return;
+	q->forced += q->draft.n;
+	q->forced_right += right;
+}
+
+void odm_sequence_draft(struct odm_sequence *q, size_t max, bool guess)
 {
 	const size_t left = q->room - q->r.n_tokens; /* tokens that may still come; a step of n rows gives at most n */
 	size_t most = left - 1 < ODM_MAX_DRAFT ? left - 1 : ODM_MAX_DRAFT;
@@ -407,11 +485,12 @@ void odm_sequence_draft(struct odm_sequence *q, size_t max)
 		most = od_seq_state_ctx(q->state) - q->n_text;
 	most = most < max ? most : max;
 	q->draft = (struct odm_draft){ 0 };
+	q->guessed = q->req.drafter.draft == NULL;
 	if (q->model->opts.draft == ODM_DRAFT_SHADOW)
 		q->draft.experts[0] = q->config->n_moe * q->config->top_k; /* a single row's */
 	if (most == 0)
 		return;
-	fill_draft(q, most);
+	fill_draft(q, most, guess);
 	q->draft.n = q->draft.n < most ? q->draft.n : most;
 	for (size_t i = 0; i < q->draft.n; i++) /* one that is no token ends it */
 		if ((uint32_t)q->draft.token[i] >= q->config->vocab)

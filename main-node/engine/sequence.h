@@ -46,6 +46,8 @@ struct odm_sequence {
 	struct od_stopper *stopper;
 	float *raw; /* [vocab]: logits as the sampler got them; NULL: no log probabilities are wanted */
 	struct odm_lookup *lookup; /* set with --draft lookup, else NULL */
+	uint32_t allowed; /* state of req.constraint behind the tokens so far */
+	bool over; /* the constraint is satisfied, and nothing can follow */
 	struct od_strbuf shown; /* the text of the tokens, without the part held back by the stopper */
 	size_t room; /* limit of generated tokens */
 	int32_t *text; /* [n_prompt + room]: prompt and tokens */
@@ -58,6 +60,8 @@ struct odm_sequence {
 	struct od_err err; /* its error; code OD_OK: none */
 	/* The current decode step. */
 	struct odm_draft draft; /* n is cut to what the step verifies */
+	bool guessed; /* the draft may be wrong: it is neither the request's own nor forced */
+	uint64_t forced, forced_right; /* tokens that a constraint forced, and of them those that stood, so far */
 	int32_t row[ODM_MAX_DRAFT + 1]; /* the last token and the draft */
 	size_t n_rows;
 	uint32_t kept; /* rows that were sampled from */
@@ -87,8 +91,10 @@ bool odm_sequence_was_seen(const struct odm_sequence *q, uint32_t position);
 uint32_t odm_sequence_positions(const struct odm_sequence *q);
 /* Tells the reader that so many tokens of the prompt are through. */
 void odm_sequence_progress(const struct odm_sequence *q, uint32_t n);
-/* Fills draft with at most max tokens. */
-void odm_sequence_draft(struct odm_sequence *q, size_t max);
+/* Fills draft with at most max tokens. guess: from the shadow or from the text, if there are no others. */
+void odm_sequence_draft(struct odm_sequence *q, size_t max, bool guess);
+/* Counts that so many tokens of the draft stand. */
+void odm_sequence_drafted(struct odm_sequence *q, size_t right);
 /* Fills row and n_rows with the last token and the draft, and ahead, at most as given. */
 void odm_sequence_next_rows(struct odm_sequence *q, uint32_t ahead);
 /* True: the reader wants the prompt's tokens with their log probabilities, and has not got them. */

@@ -57,7 +57,7 @@ static int choose_predictor(struct odm_main_node *n, struct od_err *err)
 			       "the text itself",
 			       (unsigned long long)e->draft_tokens);
 	if (e->draft == ODM_DRAFT_SHADOW)
-		e->draft = ODM_DRAFT_OFF;
+		e->draft = ODM_DRAFT_FORCED;
 	return OD_OK;
 }
 
@@ -142,7 +142,7 @@ static int open_links(struct odm_main_node *n, const struct odm_model *m, struct
 		rc = odm_store_open(&n->store, m->pack, n->opts.serve_store, n->keys.keys, &n->keys.hosts, err);
 	n->keys.store = n->store;
 	if (n->opts.mode == ODM_TIERED && e->draft == ODM_DRAFT_SHADOW) /* there is none */
-		e->draft = ODM_DRAFT_OFF;
+		e->draft = ODM_DRAFT_FORCED;
 	return rc == OD_OK && has_cluster(n) ? choose_predictor(n, err) : rc;
 }
 
