@@ -48,6 +48,8 @@ struct od_schema_check {
 struct schema {
 	struct od_grammar *g;
 	const json_t *root;
+	const struct od_json_style *style;
+	bool is_text;
 	struct schema_place *place; /* by address */
 	size_t n_places, places_size;
 	struct set_rule **rules; /* [n_rules]; those from done on have no body yet */
@@ -169,6 +171,41 @@ bool schema_failed(const struct schema *s)
 struct od_grammar *schema_grammar(struct schema *s)
 {
 	return s->g;
+}
+
+/* ---- Styles ---- */
+
+const struct od_json_style od_json_style = { .quote = "\"", .writing = OD_WRITE_JSON, .space = true };
+
+const struct od_json_style *schema_style(const struct schema *s)
+{
+	return s->style;
+}
+
+bool schema_is_text(const struct schema *s)
+{
+	return s->is_text;
+}
+
+uint32_t schema_space(struct schema *s)
+{
+	return s->style->space ? od_syntax_space(s->g) : OD_SYNTAX_EMPTY;
+}
+
+uint32_t schema_colon(struct schema *s)
+{
+	struct od_re_pool *p = od_grammar_res(s->g);
+	const uint32_t colon = od_re_text(p, ":", 1);
+
+	return s->style->space ? od_re_or(p, colon, od_re_text(p, ": ", 2)) : colon;
+}
+
+uint32_t schema_quoted(struct schema *s, uint32_t text)
+{
+	struct od_re_pool *p = od_grammar_res(s->g);
+	const uint32_t quote = od_re_text(p, s->style->quote, strlen(s->style->quote));
+
+	return s->is_text ? text : od_re_cat(p, quote, od_re_cat(p, text, quote));
 }
 
 /* ---- Sets of schemas ---- */
@@ -703,10 +740,9 @@ uint32_t schema_literal_re(struct schema *s, const json_t *v)
 	if (text.failed)
 		no_memory(s);
 	if (json_is_string(v)) {
-		const uint32_t quote = od_re_text(p, "\"", 1);
+		const enum od_writing w = s->is_text ? OD_WRITE_PLAIN : s->style->writing;
 
-		re = od_re_cat(p, quote,
-			       od_re_cat(p, od_written_text(p, od_strbuf_text(&text), text.len, OD_WRITE_JSON), quote));
+		re = schema_quoted(s, od_written_text(p, od_strbuf_text(&text), text.len, w));
 	} else {
 		re = od_re_text(p, od_strbuf_text(&text), text.len);
 	}
@@ -714,14 +750,21 @@ uint32_t schema_literal_re(struct schema *s, const json_t *v)
 	return re;
 }
 
+uint32_t schema_key(struct schema *s, const char *name)
+{
+	struct od_re_pool *p = od_grammar_res(s->g);
+	const uint32_t text = od_written_text(p, name, strlen(name), s->style->writing);
+
+	return s->style->bare_keys ? text : schema_quoted(s, text);
+}
+
 /* A value as it is. */
 static uint32_t literal(struct schema *s, const json_t *v, unsigned depth)
 {
 	const bool is_array = json_is_array(v);
 	struct od_grammar *g = s->g;
-	uint32_t body = OD_SYNTAX_EMPTY, space = od_syntax_space(g);
-	const uint32_t colon = od_syntax_re(g, od_re_or(od_grammar_res(g), od_re_text(od_grammar_res(g), ":", 1),
-							od_re_text(od_grammar_res(g), ": ", 2)));
+	uint32_t body = OD_SYNTAX_EMPTY, space = schema_space(s);
+	const uint32_t colon = od_syntax_re(g, schema_colon(s));
 	const char *key;
 	json_t *child;
 	size_t i;
@@ -730,6 +773,7 @@ static uint32_t literal(struct schema *s, const json_t *v, unsigned depth)
 		return schema_refuse(s, s->root, NULL, OD_ERR_RANGE, "a value is nested too deep"), OD_SYNTAX_NONE;
 	if (!is_array && !json_is_object(v))
 		return od_syntax_re(g, schema_literal_re(s, v));
+	s->is_text = false; /* within a value */
 	if (is_array) {
 		for (i = json_array_size(v); i > 0; i--) {
 			const uint32_t item = literal(s, json_array_get(v, i - 1), depth + 1);
@@ -742,11 +786,10 @@ static uint32_t literal(struct schema *s, const json_t *v, unsigned depth)
 		i = 0;
 		json_object_foreach((json_t *)(uintptr_t)v, key, child)
 		{
-			json_t *name = json_string(key);
-			const uint32_t pair = od_syntax_cat(g, od_syntax_re(g, schema_literal_re(s, name)),
-							    od_syntax_cat(g, colon, literal(s, child, depth + 1)));
+			const uint32_t name = od_syntax_re(g, schema_key(s, key));
+			const uint32_t pair =
+				od_syntax_cat(g, name, od_syntax_cat(g, colon, literal(s, child, depth + 1)));
 
-			json_decref(name);
 			body = od_syntax_cat(g, body,
 					     od_syntax_cat(g, i++ > 0 ? od_syntax_text(g, ",", 1) : OD_SYNTAX_EMPTY,
 							   od_syntax_cat(g, space, pair)));
@@ -896,6 +939,7 @@ static uint32_t values(struct schema *s, const struct schema_parts *leaf, const 
 {
 	const json_t *one = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
 	const size_t n = one != NULL ? 1 : json_array_size(list);
+	const bool is_text = s->is_text;
 	uint32_t *node = calloc(n + 1, sizeof(*node)), all;
 	size_t n_nodes = 0;
 
@@ -908,6 +952,7 @@ static uint32_t values(struct schema *s, const struct schema_parts *leaf, const 
 
 		if (allows_value(s, leaf, v, types, integer))
 			node[n_nodes++] = literal(s, v, 0);
+		s->is_text = is_text;
 	}
 	all = od_syntax_alt(s->g, node, n_nodes);
 	free(node);
@@ -932,6 +977,7 @@ static uint32_t leaf_node(struct schema *s, const struct schema_parts *leaf)
 	const json_t *listed = NULL;
 	unsigned types = SCHEMA_ALL;
 	bool integer = false, whole;
+	const bool is_text = s->is_text;
 	uint32_t node[5];
 
 	for (size_t i = 0; i < leaf->n; i++) {
@@ -947,9 +993,12 @@ static uint32_t leaf_node(struct schema *s, const struct schema_parts *leaf)
 		return values(s, leaf, listed, types, integer);
 	node[0] = words(s, types);
 	node[1] = types & SCHEMA_NUMBER ? od_syntax_re(s->g, schema_number_re(s, leaf, integer)) : OD_SYNTAX_NONE;
+	/* Strings within arrays and objects have quotes. */
 	node[2] = types & SCHEMA_STRING ? od_syntax_re(s->g, schema_string_re(s, leaf)) : OD_SYNTAX_NONE;
+	s->is_text = false;
 	node[3] = types & SCHEMA_ARRAY ? schema_array(s, leaf) : OD_SYNTAX_NONE;
 	node[4] = types & SCHEMA_OBJECT ? schema_object(s, leaf) : OD_SYNTAX_NONE;
+	s->is_text = is_text;
 	return od_syntax_alt(s->g, node, 5);
 }
 
@@ -1005,10 +1054,11 @@ static void free_schema(struct schema *s)
 	json_decref(s->made);
 }
 
-int od_json_schema_node(struct od_grammar *g, const json_t *schema, uint32_t *root, struct od_schema_check **check,
-			struct od_err *err)
+int od_json_schema_syntax(struct od_grammar *g, const json_t *whole, const json_t *schema,
+			  const struct od_json_style *style, uint32_t *root, struct od_schema_check **check,
+			  struct od_err *err)
 {
-	struct schema s = { .g = g, .root = schema, .err = err, .made = json_array() };
+	struct schema s = { .g = g, .root = whole, .style = style, .err = err, .made = json_array() };
 	struct schema_parts parts = { 0 };
 	struct od_re_pool *p = od_grammar_res(g);
 
@@ -1018,10 +1068,12 @@ int od_json_schema_node(struct od_grammar *g, const json_t *schema, uint32_t *ro
 		no_memory(&s);
 	od_re_set_limit(p, od_re_work(p) + WORK);
 	if (s.rc == OD_OK)
-		schema_add(&s, &parts, schema, schema, "", NULL);
+		schema_add(&s, &parts, schema, whole, "", NULL);
 	*root = schema_rule(&s, &parts);
-	while (s.done < s.n_rules && check_pool(&s))
+	while (s.done < s.n_rules && check_pool(&s)) {
+		s.is_text = style->text_end != NULL && s.done == 0;
 		define(&s, s.rules[s.done++]);
+	}
 	(void)check_pool(&s);
 	free_schema(&s);
 	if (s.rc != OD_OK) {
@@ -1050,7 +1102,7 @@ int od_json_schema_compile(struct od_grammar *g, const json_t *schema, struct od
 {
 	struct od_schema_check *check;
 	uint32_t root;
-	int rc = od_json_schema_node(g, schema, &root, &check, err);
+	int rc = od_json_schema_syntax(g, schema, schema, &od_json_style, &root, &check, err);
 
 	if (rc != OD_OK)
 		return rc;

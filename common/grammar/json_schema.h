@@ -14,16 +14,31 @@
 
 #include <jansson.h>
 
+#include "common/grammar/chars.h"
 #include "common/grammar/grammar.h"
 
 /* Adds the schema, an object or a boolean, to the grammar and finishes it. The error's text begins with the path:
  * "#/properties/a/not: ...". */
 OD_MUST_CHECK int od_json_schema_compile(struct od_grammar *g, const json_t *schema, struct od_err *err);
-/* *root: the node for values of the schema, in a grammar that has more; the caller finishes it. Behind that,
- * od_json_schema_check says whether branches of oneOf exclude each other, and frees *check (NULL ok). */
+
+/* How values are written. */
+struct od_json_style {
+	const char *quote; /* around strings */
+	enum od_writing writing; /* within them */
+	bool bare_keys; /* without quotes */
+	bool space; /* white space is allowed */
+	/* A string that is the whole value is bare text, in which this does not occur; NULL: it has quotes, too. */
+	const char *text_end;
+};
+extern const struct od_json_style od_json_style; /* JSON's own */
+
+/* *root: the node for values of a schema within whole (they may be the same), in a grammar that has more; the caller
+ * finishes it. Behind that, od_json_schema_check says whether branches of oneOf exclude each other, and frees check
+ * (NULL ok). */
 struct od_schema_check;
-OD_MUST_CHECK int od_json_schema_node(struct od_grammar *g, const json_t *schema, uint32_t *root,
-				      struct od_schema_check **check, struct od_err *err);
+OD_MUST_CHECK int od_json_schema_syntax(struct od_grammar *g, const json_t *whole, const json_t *schema,
+					const struct od_json_style *style, uint32_t *root,
+					struct od_schema_check **check, struct od_err *err);
 OD_MUST_CHECK int od_json_schema_check(const struct od_grammar *g, struct od_schema_check *check, struct od_err *err);
 
 #endif

@@ -35,6 +35,11 @@ uint32_t schema_refuse(struct schema *s, const json_t *schema, const char *keywo
 	OD_PRINTF(5, 6);
 bool schema_failed(const struct schema *s);
 struct od_grammar *schema_grammar(struct schema *s);
+const struct od_json_style *schema_style(const struct schema *s);
+bool schema_is_text(const struct schema *s); /* strings of the leaf are bare text */
+uint32_t schema_space(struct schema *s); /* white space between two tokens */
+uint32_t schema_colon(struct schema *s); /* expression: behind a key */
+uint32_t schema_quoted(struct schema *s, uint32_t text); /* expression: a string with this text */
 /* Adds a schema to parts; where: the schema that has it, with the keyword, and the name within that (NULL: none). */
 void schema_add(struct schema *s, struct schema_parts *parts, const json_t *schema, const json_t *where,
 		const char *keyword, const char *name);
@@ -44,13 +49,14 @@ uint32_t schema_rule(struct schema *s, const struct schema_parts *parts);
 bool schema_count(struct schema *s, const json_t *schema, const char *keyword, uint32_t *out);
 /* The text of a value that is no array or object. */
 uint32_t schema_literal_re(struct schema *s, const json_t *value);
+uint32_t schema_key(struct schema *s, const char *name); /* expression: a key */
 bool schema_matches(struct od_re_pool *p, uint32_t re, const char *text, size_t len);
 
 /* Expressions for what the parts of a leaf say of one type. */
 uint32_t schema_number_re(struct schema *s, const struct schema_parts *leaf, bool integer);
 uint32_t schema_string_re(struct schema *s, const struct schema_parts *leaf);
 /* One character of a string, in its one spelling. */
-uint32_t schema_one_char(struct od_re_pool *p);
+uint32_t schema_one_char(struct od_re_pool *p, enum od_writing w);
 uint32_t schema_array(struct schema *s, const struct schema_parts *leaf);
 uint32_t schema_object(struct schema *s, const struct schema_parts *leaf);
 

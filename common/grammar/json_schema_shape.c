@@ -17,17 +17,19 @@ static uint32_t text_node(struct od_grammar *g, const char *text)
 }
 
 /* A comma and the white space behind it. */
-static uint32_t comma(struct od_grammar *g)
+static uint32_t comma(struct schema *s)
 {
-	return od_syntax_cat(g, text_node(g, ","), od_syntax_space(g));
+	return od_syntax_cat(schema_grammar(s), text_node(schema_grammar(s), ","), schema_space(s));
 }
 
 /* open space (body space)? close, one level deeper; body has its last space itself. */
-static uint32_t enclose(struct od_grammar *g, const char *open, uint32_t body, const char *close)
+static uint32_t enclose(struct schema *s, const char *open, uint32_t body, const char *close)
 {
+	struct od_grammar *g = schema_grammar(s);
+
 	return od_syntax_cat(
 		g, text_node(g, open),
-		od_syntax_level(g, od_syntax_cat(g, od_syntax_space(g), od_syntax_cat(g, body, text_node(g, close)))));
+		od_syntax_level(g, od_syntax_cat(g, schema_space(s), od_syntax_cat(g, body, text_node(g, close)))));
 }
 
 /* ---- Arrays ---- */
@@ -93,7 +95,7 @@ static uint32_t item(struct schema *s, const struct schema_parts *leaf, uint32_t
 uint32_t schema_array(struct schema *s, const struct schema_parts *leaf)
 {
 	struct od_grammar *g = schema_grammar(s);
-	const uint32_t space = od_syntax_space(g);
+	const uint32_t space = schema_space(s);
 	struct array_shape a;
 	uint32_t body, one, n;
 
@@ -108,11 +110,11 @@ uint32_t schema_array(struct schema *s, const struct schema_parts *leaf)
 		const uint32_t min = a.min > n ? a.min - n : 0, max = a.max == OD_RE_NO_LIMIT ? a.max : a.max - n;
 
 		if (n > 0)
-			body = od_syntax_cat(g, od_syntax_repeat(g, od_syntax_cat(g, comma(g), one), min, max), space);
+			body = od_syntax_cat(g, od_syntax_repeat(g, od_syntax_cat(g, comma(s), one), min, max), space);
 		else if (max > 0)
 			body = od_syntax_cat(g, one,
 					     od_syntax_cat(g,
-							   od_syntax_repeat(g, od_syntax_cat(g, comma(g), one),
+							   od_syntax_repeat(g, od_syntax_cat(g, comma(s), one),
 									    min > 0 ? min - 1 : 0,
 									    max == OD_RE_NO_LIMIT ? max : max - 1),
 							   space));
@@ -120,7 +122,7 @@ uint32_t schema_array(struct schema *s, const struct schema_parts *leaf)
 		body = space;
 	}
 	for (; n > 0; n--) {
-		const uint32_t next = od_syntax_cat(g, n > 1 ? comma(g) : OD_SYNTAX_EMPTY,
+		const uint32_t next = od_syntax_cat(g, n > 1 ? comma(s) : OD_SYNTAX_EMPTY,
 						    od_syntax_cat(g, item(s, leaf, n - 1), body));
 
 		body = n > 1 && n - 1 >= a.min ? od_syntax_or(g, next, space) : next;
@@ -131,7 +133,7 @@ uint32_t schema_array(struct schema *s, const struct schema_parts *leaf)
 			body = rule;
 		}
 	}
-	return enclose(g, "[", a.min == 0 ? od_syntax_or(g, body, OD_SYNTAX_EMPTY) : body, "]");
+	return enclose(s, "[", a.min == 0 ? od_syntax_or(g, body, OD_SYNTAX_EMPTY) : body, "]");
 }
 
 /* ---- Objects ---- */
@@ -231,18 +233,29 @@ static uint32_t name_re(struct schema *s, const json_t *schema, const char *patt
 	struct od_err err;
 	uint32_t re;
 
-	if (od_regex_compile(od_grammar_res(schema_grammar(s)), pattern, strlen(pattern), OD_WRITE_JSON, true, &re,
-			     &err) == OD_OK)
+	if (od_regex_compile(od_grammar_res(schema_grammar(s)), pattern, strlen(pattern), schema_style(s)->writing,
+			     true, &re, &err) == OD_OK)
 		return re;
 	return schema_refuse(s, schema, "patternProperties", err.code, "%.60s: %s", pattern, err.msg);
 }
 
 /* A key in its one spelling. */
-static uint32_t key_of(struct od_re_pool *p, uint32_t name)
+static uint32_t key_of(struct schema *s, uint32_t name)
 {
-	const uint32_t quote = od_re_text(p, "\"", 1);
+	return schema_style(s)->bare_keys ? name : schema_quoted(s, name);
+}
 
-	return od_re_cat(p, quote, od_re_cat(p, name, quote));
+/* Any name, as a key. */
+static uint32_t any_key(struct schema *s)
+{
+	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
+	struct od_byte_set word = { { 0 } };
+
+	if (!schema_style(s)->bare_keys)
+		return key_of(s, od_re_repeat(p, schema_one_char(p, schema_style(s)->writing), 0, OD_RE_NO_LIMIT));
+	for (const char *c = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"; *c != '\0'; c++)
+		od_byte_set_add(&word, (uint8_t)*c);
+	return od_re_repeat(p, od_re_byte(p, &word), 1, OD_RE_NO_LIMIT);
 }
 
 /* A value behind its key, an expression. */
@@ -250,9 +263,8 @@ static uint32_t pair(struct schema *s, uint32_t key, const struct schema_parts *
 {
 	struct od_grammar *g = schema_grammar(s);
 	struct od_re_pool *p = od_grammar_res(g);
-	const uint32_t colon = od_re_or(p, od_re_text(p, ":", 1), od_re_text(p, ": ", 2));
 
-	return od_syntax_cat(g, od_syntax_re(g, od_re_cat(p, key, colon)), schema_rule(s, value));
+	return od_syntax_cat(g, od_syntax_re(g, od_re_cat(p, key, schema_colon(s))), schema_rule(s, value));
 }
 
 /* Adds what a part says of the value of a named property. */
@@ -284,7 +296,7 @@ static void add_value(struct schema *s, const json_t *schema, const char *name, 
 static uint32_t allowed_keys(struct schema *s, const struct schema_parts *leaf)
 {
 	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
-	uint32_t keys = key_of(p, od_re_repeat(p, schema_one_char(p), 0, OD_RE_NO_LIMIT));
+	uint32_t keys = any_key(s);
 
 	for (size_t i = 0; i < leaf->n; i++) {
 		const json_t *names = json_object_get(leaf->v[i], "propertyNames"), *v;
@@ -339,7 +351,7 @@ static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, c
 	if (names == NULL)
 		return schema_refuse(s, leaf->v[0], NULL, OD_ERR_NOMEM, "no memory"), OD_SYNTAX_NONE;
 	for (size_t i = 0; i < o->n; i++)
-		names[i] = key_of(p, od_written_text(p, o->v[i].name, strlen(o->v[i].name), OD_WRITE_JSON));
+		names[i] = key_of(s, od_written_text(p, o->v[i].name, strlen(o->v[i].name), schema_style(s)->writing));
 	if (o->n > 0)
 		keys = od_re_and(p, keys, od_re_not(p, od_re_alt(p, names, o->n)));
 	free(names);
@@ -357,7 +369,7 @@ static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, c
 			of[n] = leaf->v[i];
 			text[n] = key;
 			value[n] = v;
-			pattern[n++] = key_of(p, name_re(s, leaf->v[i], key));
+			pattern[n++] = key_of(s, name_re(s, leaf->v[i], key));
 		}
 	}
 	for (unsigned set = 0; set < 1u << n && !schema_failed(s); set++) {
@@ -391,13 +403,14 @@ static void make_pairs(struct schema *s, const struct schema_parts *leaf, struct
 
 	for (size_t i = 0; i < o->n && !schema_failed(s); i++) {
 		struct property *property = &o->v[i];
-		const uint32_t name = od_written_text(p, property->name, strlen(property->name), OD_WRITE_JSON);
+		const uint32_t name =
+			od_written_text(p, property->name, strlen(property->name), schema_style(s)->writing);
 		struct schema_parts value = { 0 };
 
 		for (size_t k = 0; k < leaf->n; k++)
 			add_value(s, leaf->v[k], property->name, name, &value);
-		if (!value.never && od_re_live(p, od_re_and(p, keys, key_of(p, name))))
-			property->pair = pair(s, key_of(p, name), &value);
+		if (!value.never && od_re_live(p, od_re_and(p, keys, key_of(s, name))))
+			property->pair = pair(s, key_of(s, name), &value);
 		o->never |= property->required && property->pair == OD_SYNTAX_NONE;
 	}
 	if (!schema_failed(s))
@@ -407,11 +420,11 @@ static void make_pairs(struct schema *s, const struct schema_parts *leaf, struct
 /* The objects, from the end: after[c] is what follows the properties from i on if c of them stand already, counted only
  * as far as it matters. */
 struct writing {
+	struct schema *s;
 	struct od_grammar *g;
 	const struct object_shape *o;
 	uint32_t most; /* highest count */
 	uint32_t *after, *before; /* [most + 1] */
-	uint32_t *list; /* [n + 2] alternatives of one */
 };
 
 static uint32_t next_count(const struct writing *w, uint32_t c)
@@ -424,8 +437,9 @@ static uint32_t write_others(const struct writing *w, uint32_t c, bool first)
 {
 	const struct object_shape *o = w->o;
 	struct od_grammar *g = w->g;
-	const uint32_t space = od_syntax_space(g), max = o->max == OD_RE_NO_LIMIT ? o->max : o->max - c;
-	const uint32_t min = o->min > c ? o->min - c : 0, again = od_syntax_cat(g, comma(g), o->other);
+	struct schema *s = w->s;
+	const uint32_t space = schema_space(s), max = o->max == OD_RE_NO_LIMIT ? o->max : o->max - c;
+	const uint32_t min = o->min > c ? o->min - c : 0, again = od_syntax_cat(g, comma(s), o->other);
 	uint32_t more;
 
 	if (!first)
@@ -443,6 +457,7 @@ static uint32_t write_object(struct writing *w)
 {
 	const struct object_shape *o = w->o;
 	struct od_grammar *g = w->g;
+	struct schema *s = w->s;
 	uint32_t first = write_others(w, 0, true), *swap;
 
 	for (uint32_t c = 0; c <= w->most; c++)
@@ -456,7 +471,7 @@ static uint32_t write_object(struct writing *w)
 			const bool full = o->max != OD_RE_NO_LIMIT && c >= o->max;
 			const uint32_t with =
 				full ? OD_SYNTAX_NONE :
-				       od_syntax_cat(g, comma(g),
+				       od_syntax_cat(g, comma(s),
 						     od_syntax_cat(g, p->pair, w->after[next_count(w, c)]));
 
 			w->before[c] = p->required ? with : od_syntax_or(g, with, w->after[c]);
@@ -483,13 +498,13 @@ static uint32_t write_object(struct writing *w)
 		w->after = w->before;
 		w->before = swap;
 	}
-	return enclose(g, "{", first, "}");
+	return enclose(s, "{", first, "}");
 }
 
 uint32_t schema_object(struct schema *s, const struct schema_parts *leaf)
 {
 	struct object_shape o;
-	struct writing w = { .g = schema_grammar(s), .o = &o };
+	struct writing w = { .s = s, .g = schema_grammar(s), .o = &o };
 	uint32_t node = OD_SYNTAX_NONE;
 
 	read_object(s, leaf, &o);

@@ -38,15 +38,20 @@ static const struct {
 		 "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?$" },
 };
 
-uint32_t schema_one_char(struct od_re_pool *p)
+uint32_t schema_one_char(struct od_re_pool *p, enum od_writing w)
 {
 	struct od_chars all = { 0 };
 	uint32_t re;
 
 	od_chars_add(&all, 0, OD_MAX_CHAR);
-	re = od_chars_re(p, &all, OD_WRITE_JSON);
+	re = od_chars_re(p, &all, w);
 	od_chars_fini(&all);
 	return re;
+}
+
+static enum od_writing writing(const struct schema *s)
+{
+	return schema_is_text(s) ? OD_WRITE_PLAIN : schema_style(s)->writing;
 }
 
 static uint32_t pattern_re(struct schema *s, const json_t *schema, const char *keyword, const char *pattern, size_t len)
@@ -54,7 +59,7 @@ static uint32_t pattern_re(struct schema *s, const json_t *schema, const char *k
 	struct od_err err;
 	uint32_t re;
 
-	if (od_regex_compile(od_grammar_res(schema_grammar(s)), pattern, len, OD_WRITE_JSON, true, &re, &err) == OD_OK)
+	if (od_regex_compile(od_grammar_res(schema_grammar(s)), pattern, len, writing(s), true, &re, &err) == OD_OK)
 		return re;
 	return schema_refuse(s, schema, keyword, err.code, "%s", err.msg);
 }
@@ -74,7 +79,6 @@ static uint32_t format_re(struct schema *s, const json_t *schema, const json_t *
 uint32_t schema_string_re(struct schema *s, const struct schema_parts *leaf)
 {
 	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
-	const uint32_t quote = od_re_text(p, "\"", 1);
 	uint32_t min = 0, max = OD_RE_NO_LIMIT, n, body = OD_RE_NONE, one;
 	bool shaped = false;
 
@@ -104,8 +108,10 @@ uint32_t schema_string_re(struct schema *s, const struct schema_parts *leaf)
 	if (schema_failed(s))
 		return OD_RE_NONE;
 	if (!shaped)
-		body = od_re_repeat(p, od_any_char(p, OD_WRITE_JSON), min, max);
+		body = od_re_repeat(p, od_any_char(p, writing(s)), min, max);
 	else if (min > 0 || max != OD_RE_NO_LIMIT)
-		body = od_re_and(p, body, od_re_repeat(p, schema_one_char(p), min, max));
-	return od_re_cat(p, quote, od_re_cat(p, body, quote));
+		body = od_re_and(p, body, od_re_repeat(p, schema_one_char(p, writing(s)), min, max));
+	if (schema_is_text(s))
+		body = od_re_and(p, body, od_re_without(p, schema_style(s)->text_end));
+	return schema_quoted(s, body);
 }

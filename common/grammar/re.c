@@ -456,6 +456,13 @@ uint32_t od_re_not(struct od_re_pool *p, uint32_t a)
 	return intern(p, (struct re_node){ .kind = RE_NOT, .a = a });
 }
 
+uint32_t od_re_without(struct od_re_pool *p, const char *text)
+{
+	const uint32_t all = od_re_not(p, OD_RE_NONE), it = od_re_text(p, text, strlen(text));
+
+	return od_re_not(p, od_re_cat(p, all, od_re_cat(p, it, all)));
+}
+
 uint32_t od_re_repeat(struct od_re_pool *p, uint32_t a, uint32_t min, uint32_t max)
 {
 	if (max == 0 || a == OD_RE_EMPTY)

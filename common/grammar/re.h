@@ -40,6 +40,7 @@ uint32_t od_re_alt(struct od_re_pool *p, const uint32_t *r, size_t n); /* one of
 uint32_t od_re_or(struct od_re_pool *p, uint32_t a, uint32_t b);
 uint32_t od_re_and(struct od_re_pool *p, uint32_t a, uint32_t b); /* texts that both match */
 uint32_t od_re_not(struct od_re_pool *p, uint32_t a); /* texts that a does not match */
+uint32_t od_re_without(struct od_re_pool *p, const char *text); /* texts in which this one does not occur */
 /* min to max times a; max may be OD_RE_NO_LIMIT. */
 uint32_t od_re_repeat(struct od_re_pool *p, uint32_t a, uint32_t min, uint32_t max);
 /* Decimal digits, also none, whose value is a multiple of k, which is 1 to 2^31. */

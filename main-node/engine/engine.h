@@ -24,7 +24,7 @@ struct odm_engine;
 /* Where drafts come from (verified drafts: several tokens of a text in one step). */
 enum odm_draft_source {
 	ODM_DRAFT_OFF,
-	ODM_DRAFT_FORCED, /* only tokens that a request's constraint leaves no choice about; the others have these, too */
+	ODM_DRAFT_FORCED, /* only tokens that a constraint leaves no choice about, as with the following ones, too */
 	ODM_DRAFT_SHADOW,
 	ODM_DRAFT_LOOKUP,
 };
@@ -159,8 +159,8 @@ struct odm_request {
 	uint64_t max_tokens; /* 0: to the end of the context */
 	bool ignore_eos; /* and `end` */
 	struct od_sampler_opts sampling;
-	/* what the text may be, from its first token on; borrowed, and the engine thread's until the text is done. NULL:
-	 * any */
+	/* It says which texts are allowed, from the first token on; NULL: all. Borrowed, and the engine thread's until
+	 * the text is done. */
 	struct od_constraint *constraint;
 	/* a name for logs and traces, here and on other nodes; NULL: none. Printable ASCII, no commas */
 	const char *request;

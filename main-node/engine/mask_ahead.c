@@ -19,7 +19,7 @@ struct odm_mask_ahead {
 	size_t n, max;
 };
 
-/* What fails fails again when the text is sampled from, and is reported there. */
+/* A failure comes again when the text is sampled from, and is reported there. */
 static void find_masks(const struct mask_job *j)
 {
 	const uint64_t *mask;
