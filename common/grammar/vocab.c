@@ -237,6 +237,23 @@ void od_vocab_free(struct od_vocab *v)
 	free(v);
 }
 
+size_t od_vocab_symbol_at(const struct od_vocab *v, const char *text, size_t len)
+{
+	size_t longest = 0;
+
+	/* Symbols come last: no other token has their first byte. */
+	for (uint32_t i = v->tokens[v->n_nodes]; i > 0; i--) {
+		const char *bytes;
+		const size_t n = od_vocab_bytes(v, v->sorted[i - 1], &bytes);
+
+		if (bytes[0] != OD_SYMBOL[0])
+			break;
+		if (n - 1 > longest && n - 1 <= len && memcmp(bytes + 1, text, n - 1) == 0)
+			longest = n - 1;
+	}
+	return longest;
+}
+
 size_t od_vocab_memory(const struct od_vocab *v)
 {
 	return v->n_nodes * (size_t)(1 + 2 + 4 + 4) + v->n_tokens * (size_t)8 + v->at[v->n_tokens] +

@@ -39,6 +39,9 @@ OD_MUST_CHECK int od_vocab_new(struct od_vocab **out, const struct od_tokenizer 
 void od_vocab_free(struct od_vocab *v); /* NULL ok */
 size_t od_vocab_memory(const struct od_vocab *v); /* bytes */
 
+/* The bytes of the longest symbol's name with which text [len] begins; 0: none does. */
+size_t od_vocab_symbol_at(const struct od_vocab *v, const char *text, size_t len);
+
 static inline size_t od_vocab_bytes(const struct od_vocab *v, int32_t token, const char **bytes)
 {
 	*bytes = v->text + v->at[token];
