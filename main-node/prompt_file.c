@@ -167,12 +167,13 @@ static int read_sampling(const json_t *o, struct odm_prompt *q, const struct od_
 
 static int read_object(struct odm_prompt *q, const char *line, size_t len, const char *where, struct od_err *err)
 {
-	const struct od_sampler_opts greedy = { .top_p = 1, .repetition_penalty = 1 };
+	struct od_sampler_opts greedy;
 	json_t *o;
 	int rc = od_json_parse(line, len, where, &o, err);
 
 	if (rc != OD_OK)
 		return rc;
+	od_sampler_defaults(&greedy);
 	q->object = o;
 	rc = check_fields(o, where, err);
 	if (rc == OD_OK)

@@ -1,6 +1,8 @@
 #include "common/model/sampler.h"
 
 #include "common/base/same_math.h"
+#include "common/model/candidates.h"
+#include "common/model/sampler_random.h"
 
 #include <float.h>
 #include <math.h>
@@ -11,20 +13,7 @@
 #define COMPARED 64u /* logits of which the highest is known */
 #define WEIGHED 256u /* logits weighed at a time */
 #define RACED 32u /* tokens that enter a race, or do not, together */
-
-/* Loops over the whole vocabulary: also compiled for the vectors of later CPUs. The bits are the same, since nothing is
- * contracted. (The thread sanitizer cannot yet run where the C library chooses among them.) */
-#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
-#define VECTORS __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
-#else
-#define VECTORS
-#endif
-
-struct sampler_candidate {
-	double p; /* exp of the distance to the best, over temperature */
-	float logit;
-	int32_t id;
-};
+#define XTC_NUMBER UINT32_MAX /* XTC's random number is that of this id, which is no token's */
 
 struct od_sampler {
 	struct od_sampler_opts o;
@@ -33,15 +22,23 @@ struct od_sampler {
 	uint32_t *seen; /* [vocab]: how often a token stands in the window */
 	uint32_t *drawn; /* [vocab]: how often a token was chosen; NULL without penalties for that */
 	struct od_logit_bias *bias; /* [o.n_logit_bias] */
+	int32_t *late; /* [o.n_late] */
 	int32_t *ring; /* [repetition_window], NULL without a window */
 	uint32_t n_ring, at; /* filled entries, the oldest one */
 	float *high; /* highest of each COMPARED logits */
-	struct sampler_candidate *cand; /* [vocab]; what top-k and top-p may keep */
+	struct od_candidate *cand; /* [vocab]; what the filters may keep */
+	struct od_dry *dry; /* NULL: off */
 };
 
 void od_sampler_defaults(struct od_sampler_opts *o)
 {
-	*o = (struct od_sampler_opts){ .top_p = 1, .repetition_penalty = 1 };
+	*o = (struct od_sampler_opts){ .top_p = 1,
+				       .typical_p = 1,
+				       .top_n_sigma = -1,
+				       .xtc_threshold = 0.1,
+				       .dynatemp_exponent = 1,
+				       .repetition_penalty = 1 };
+	od_dry_defaults(&o->dry);
 }
 
 static int in_range(const char *name, double v, double min, double max, struct od_err *err)
@@ -49,6 +46,24 @@ static int in_range(const char *name, double v, double min, double max, struct o
 	if (v >= min && v <= max) /* NaN fails */
 		return OD_OK;
 	return od_fail(err, OD_ERR_ARG, "sampling: %s: expected %g to %g, found %g", name, min, max, v);
+}
+
+/* The samplers of llama.cpp. */
+static int check_llama(const struct od_sampler_opts *o, struct od_err *err)
+{
+	int rc = in_range("typical_p", o->typical_p, 0, 1, err);
+
+	if (rc == OD_OK)
+		rc = in_range("top_n_sigma", o->top_n_sigma, -1, OD_MAX_SIGMA, err);
+	if (rc == OD_OK)
+		rc = in_range("xtc_probability", o->xtc_probability, 0, 1, err);
+	if (rc == OD_OK)
+		rc = in_range("xtc_threshold", o->xtc_threshold, 0, 1, err);
+	if (rc == OD_OK)
+		rc = in_range("dynatemp_range", o->dynatemp_range, 0, OD_MAX_DYNATEMP_RANGE, err);
+	if (rc == OD_OK)
+		rc = in_range("dynatemp_exponent", o->dynatemp_exponent, 0, OD_MAX_DYNATEMP_EXPONENT, err);
+	return rc == OD_OK ? od_dry_check(&o->dry, err) : rc;
 }
 
 int od_sampler_check(const struct od_sampler_opts *o, struct od_err *err)
@@ -68,6 +83,11 @@ int od_sampler_check(const struct od_sampler_opts *o, struct od_err *err)
 		rc = in_range("frequency_penalty", o->frequency_penalty, -OD_MAX_PENALTY, OD_MAX_PENALTY, err);
 	if (rc == OD_OK)
 		rc = in_range("presence_penalty", o->presence_penalty, -OD_MAX_PENALTY, OD_MAX_PENALTY, err);
+	if (rc == OD_OK)
+		rc = check_llama(o, err);
+	if (rc == OD_OK && o->n_late > OD_MAX_LATE)
+		rc = od_fail(err, OD_ERR_ARG, "sampling: late: expected at most %u tokens, found %zu", OD_MAX_LATE,
+			     o->n_late);
 	for (size_t i = 0; rc == OD_OK && i < o->n_logit_bias; i++) {
 		if (o->logit_bias[i].bias == -INFINITY)
 			continue;
@@ -87,42 +107,7 @@ static bool counts_drawn(const struct od_sampler_opts *o)
 
 bool od_sampler_looks_back(const struct od_sampler_opts *o)
 {
-	return o->repetition_penalty != 1 || counts_drawn(o);
-}
-
-/* ---- random numbers: those of splitmix64 (Steele, Lea and Flood 2014), which computes the i-th of a stream directly
- * ---- */
-
-#define STREAM_STEP 0x9e3779b97f4a7c15u
-
-static inline uint64_t mix_high(uint64_t z) /* right in the upper 31 bits */
-{
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	return (z ^ z >> 27) * 0x94d049bb133111ebu;
-}
-
-static inline uint64_t mix(uint64_t z)
-{
-	z = mix_high(z);
-	return z ^ z >> 31;
-}
-
-/* Each draw has a stream of its own: its numbers depend only on the seed, the draw and the token. */
-static uint64_t stream_of(uint64_t seed, uint64_t draw)
-{
-	return mix(mix(seed + STREAM_STEP) + draw * STREAM_STEP);
-}
-
-/* The number of a token: an odd multiple of 2^-53, so neither 0 nor 1. */
-static inline double uniform(uint64_t stream, uint32_t id)
-{
-	/* 52 random bits as the fraction of a number from 1 to 2: vectors cannot convert 64-bit integers. Then minus 1
-	 * plus 2^-53, which is exact. */
-	const uint64_t bits = 0x3ff0000000000000u | mix(stream + id * STREAM_STEP) >> 12;
-	double one_to_two;
-
-	memcpy(&one_to_two, &bits, sizeof(one_to_two));
-	return one_to_two - 0x1.fffffffffffffp-1;
+	return o->repetition_penalty != 1 || counts_drawn(o) || od_dry_is_on(&o->dry);
 }
 
 /* ---- life ---- */
@@ -148,6 +133,17 @@ static int copy_bias(struct od_sampler *s, struct od_err *err)
 	}
 	for (size_t i = 0; i < n; i++)
 		s->seen[s->bias[i].token] = 0;
+	return OD_OK;
+}
+
+static int copy_late(struct od_sampler *s, struct od_err *err)
+{
+	if (s->o.n_late == 0)
+		return OD_OK;
+	s->late = calloc(s->o.n_late, sizeof(*s->late));
+	if (s->late == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "sampler with %zu late tokens", s->o.n_late);
+	memcpy(s->late, s->o.late, s->o.n_late * sizeof(*s->late));
 	return OD_OK;
 }
 
@@ -180,6 +176,10 @@ int od_sampler_new(struct od_sampler **out, const struct od_sampler_opts *o, uin
 		rc = od_fail(err, OD_ERR_NOMEM, "sampler for %u tokens", vocab);
 	if (rc == OD_OK)
 		rc = copy_bias(s, err);
+	if (rc == OD_OK)
+		rc = copy_late(s, err);
+	if (rc == OD_OK && od_dry_is_on(&o->dry))
+		rc = od_dry_new(&s->dry, &o->dry, vocab, err);
 	if (rc != OD_OK) {
 		od_sampler_free(s);
 		return rc;
@@ -195,9 +195,11 @@ void od_sampler_free(struct od_sampler *s)
 	free(s->seen);
 	free(s->drawn);
 	free(s->bias);
+	free(s->late);
 	free(s->ring);
 	free(s->cand);
 	free(s->high);
+	od_dry_free(s->dry);
 	free(s);
 }
 
@@ -206,6 +208,8 @@ int od_sampler_prompt(struct od_sampler *s, const int32_t *ids, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		if (ids[i] < 0 || (uint32_t)ids[i] >= s->vocab)
 			continue;
+		if (s->dry != NULL)
+			od_dry_add(s->dry, ids[i]);
 		if (s->ring == NULL) {
 			s->seen[ids[i]] = 1;
 			continue;
@@ -242,13 +246,15 @@ int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64
 	if (s->drawn != NULL)
 		memset(s->drawn, 0, s->vocab * sizeof(*s->drawn));
 	s->n_ring = s->at = 0;
+	if (s->dry != NULL)
+		od_dry_clear(s->dry);
 	rc = od_sampler_prompt(s, ids, prompt);
 	return rc != OD_OK ? rc : od_sampler_accept(s, ids + prompt, n - prompt);
 }
 
 /* ---- choosing ---- */
 
-VECTORS bool od_logits_finite(const float *logits, uint32_t vocab)
+OD_VECTORS bool od_logits_finite(const float *logits, uint32_t vocab)
 {
 	int bad = 0;
 
@@ -270,9 +276,54 @@ static void penalise_drawn(const struct od_sampler *s, float *logits)
 	}
 }
 
-/* Bias and penalties. Before them NaN becomes minus infinity, infinity the largest number, so that differences
- * exist. */
-VECTORS static void prepare(struct od_sampler *s, float *logits)
+/* *n: how many there are. */
+OD_VECTORS static double sum_of_finite(const float *logits, uint32_t vocab, uint32_t *n)
+{
+	double sum = 0;
+
+	*n = 0;
+	for (uint32_t i = 0; i < vocab; i++) {
+		const bool finite = logits[i] >= -FLT_MAX;
+
+		sum += finite ? (double)logits[i] : 0;
+		*n += finite;
+	}
+	return sum;
+}
+
+OD_VECTORS static double squares_of_finite(const float *logits, uint32_t vocab, double mean)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < vocab; i++) {
+		const double x = logits[i] >= -FLT_MAX ? (double)logits[i] - mean : 0;
+
+		sum += x * x;
+	}
+	return sum;
+}
+
+/* Logits further than n standard deviations below the highest become impossible. (Tang et al. 2024, "Top-n-sigma: Not
+ * All Logits Are You Need"; not counting what is impossible already.) */
+static void keep_top_sigma(const struct od_sampler *s, float *logits)
+{
+	uint32_t n;
+	const double sum = sum_of_finite(logits, s->vocab, &n);
+	double deviation, high = -INFINITY;
+
+	if (n < 2)
+		return;
+	deviation = sqrt(squares_of_finite(logits, s->vocab, sum / n) / n);
+	for (uint32_t i = 0; i < s->vocab; i++)
+		high = (double)logits[i] > high ? (double)logits[i] : high;
+	for (uint32_t i = 0; i < s->vocab; i++)
+		if ((double)logits[i] < high - s->o.top_n_sigma * deviation)
+			logits[i] = -INFINITY;
+}
+
+/* Bias, penalties and top-n-sigma. Before them NaN becomes minus infinity, infinity the largest number, so that
+ * differences exist. */
+OD_VECTORS static void prepare(struct od_sampler *s, float *logits)
 {
 	const double penalty = s->o.repetition_penalty;
 
@@ -292,6 +343,13 @@ VECTORS static void prepare(struct od_sampler *s, float *logits)
 		}
 	if (s->drawn != NULL)
 		penalise_drawn(s, logits);
+	if (s->dry != NULL)
+		od_dry_penalise(s->dry, logits);
+	for (size_t i = 0; s->draws < s->o.min_draws && i < s->o.n_late; i++)
+		if (s->late[i] >= 0 && (uint32_t)s->late[i] < s->vocab)
+			logits[s->late[i]] = -INFINITY;
+	if (s->o.top_n_sigma > 0)
+		keep_top_sigma(s, logits);
 }
 
 /* As whole numbers floats have the same order, and compilers make vectors of a loop over those. Its own inverse. */
@@ -319,7 +377,7 @@ static inline float highest_of(const float *logits, uint32_t n)
 }
 
 /* Writes the highest of each COMPARED logits in turn; the last group may be smaller. */
-VECTORS static void highest_of_each(float *high, const float *logits, uint32_t n)
+OD_VECTORS static void highest_of_each(float *high, const float *logits, uint32_t n)
 {
 	for (; n >= COMPARED; n -= COMPARED, logits += COMPARED)
 		*high++ = highest_of(logits, COMPARED);
@@ -342,64 +400,6 @@ static int32_t best_of(const struct od_sampler *s, const float *logits)
 	return (int32_t)best;
 }
 
-/* The best token's weight is 1. */
-VECTORS static void weights_of(double *p, const float *logits, uint32_t n, double best, double temperature)
-{
-	for (uint32_t i = 0; i < n; i++)
-		p[i] = od_exp_same(((double)logits[i] - best) / temperature);
-}
-
-static bool better(const struct sampler_candidate *a, const struct sampler_candidate *b)
-{
-	return a->logit != b->logit ? a->logit > b->logit : a->id < b->id;
-}
-
-static void swap(struct sampler_candidate *a, struct sampler_candidate *b)
-{
-	const struct sampler_candidate c = *a;
-
-	*a = *b;
-	*b = c;
-}
-
-/* One of c [n] goes between those that are better and the others; returns its rank. *weight: of the better ones. */
-static size_t divide(struct sampler_candidate *c, size_t n, double *weight)
-{
-	struct sampler_candidate *last = &c[n - 1];
-	size_t at = 0;
-
-	swap(&c[mix(n) % n], last); /* a fixed index (the first, the middle) is a bad pivot where things are sorted */
-	*weight = 0;
-	for (size_t i = 0; i + 1 < n; i++) {
-		if (!better(&c[i], last))
-			continue;
-		*weight += c[i].p;
-		swap(&c[i], &c[at++]);
-	}
-	swap(&c[at], last);
-	return at;
-}
-
-/* A candidate stays while those that are better weigh less than `enough`, which is more than 0. They come first;
- * returns how many. Sorts nothing else (quickselect: Hoare 1961). */
-static size_t keep_best(struct sampler_candidate *c, size_t n, double enough)
-{
-	size_t kept = 0;
-	double sum = 0, weight;
-
-	while (kept < n) {
-		const size_t at = kept + divide(c + kept, n - kept, &weight);
-
-		if (sum + weight < enough) {
-			sum += weight + c[at].p;
-			kept = at + 1;
-		} else {
-			n = at;
-		}
-	}
-	return kept;
-}
-
 /* Tokens of at least this logit become candidates, in order; returns how many. s->high is that of the logits. */
 static size_t gather(struct od_sampler *s, const float *logits, float least)
 {
@@ -410,36 +410,19 @@ static size_t gather(struct od_sampler *s, const float *logits, float least)
 			continue;
 		for (uint32_t i = at; i < at + COMPARED && i < s->vocab; i++)
 			if (logits[i] >= least)
-				s->cand[n++] = (struct sampler_candidate){ 0, logits[i], (int32_t)i };
+				s->cand[n++] = (struct od_candidate){ 0, logits[i], (int32_t)i };
 	}
 	return n;
 }
 
-/* Gives candidates their weights; returns the sum. */
-static double weigh(struct sampler_candidate *c, size_t n, double best, double temperature)
-{
-	double sum = 0, p[WEIGHED];
-	float logits[WEIGHED];
-
-	for (size_t at = 0, some; at < n; at += some) {
-		some = n - at < WEIGHED ? n - at : WEIGHED;
-		for (size_t i = 0; i < some; i++)
-			logits[i] = c[at + i].logit;
-		weights_of(p, logits, (uint32_t)some, best, temperature);
-		for (size_t i = 0; i < some; i++)
-			sum += c[at + i].p = p[i];
-	}
-	return sum;
-}
-
 /* The sum of all weights. */
-VECTORS static double weight_of_all(const float *logits, uint32_t n, double best, double temperature)
+OD_VECTORS static double weight_of_all(const float *logits, uint32_t n, double best, double temperature)
 {
 	double sum[8] = { 0 }, p[WEIGHED]; /* eight sums: additions wait for each other */
 
 	for (uint32_t at = 0, some; at < n; at += some) {
 		some = n - at < WEIGHED ? n - at : WEIGHED;
-		weights_of(p, logits + at, some, best, temperature);
+		od_weights(p, logits + at, some, best, temperature);
 		for (uint32_t i = some; i % 8 != 0; i++)
 			p[i] = 0;
 		for (uint32_t i = 0; i < some; i += 8)
@@ -454,24 +437,24 @@ static size_t keep_top_p(const struct od_sampler *s, size_t n, double total)
 {
 	const double enough = s->o.top_p * total;
 
-	return s->o.top_p < 1 ? keep_best(s->cand, n, enough > 0 ? enough : DBL_MIN) : n;
+	return s->o.top_p < 1 ? od_candidates_keep(s->cand, n, enough > 0 ? enough : DBL_MIN) : n;
 }
 
 #define MOST_BELOW 700 /* times the temperature: what is further below weighs nothing */
 
 /* Gathers the tokens within 4, 8, 16 ... temperatures of the best, until they weigh enough, with a margin for
  * rounding. */
-static size_t top_p(struct od_sampler *s, const float *logits, double best)
+static size_t top_p(struct od_sampler *s, const float *logits, double best, double temperature)
 {
-	const double total = weight_of_all(logits, s->vocab, best, s->o.temperature),
+	const double total = weight_of_all(logits, s->vocab, best, temperature),
 		     enough = s->o.top_p * total * (1 + 1e-9);
 	double sum;
 	size_t n;
 	int below = 4; /* times the temperature */
 
 	do {
-		n = gather(s, logits, below < MOST_BELOW ? (float)(best - below * s->o.temperature) : -INFINITY);
-		sum = weigh(s->cand, n, best, s->o.temperature);
+		n = gather(s, logits, below < MOST_BELOW ? (float)(best - below * temperature) : -INFINITY);
+		sum = od_candidates_weigh(s->cand, n, best, temperature);
 		below *= 2;
 	} while (sum < enough && n < s->vocab);
 	return keep_top_p(s, n, total);
@@ -486,21 +469,33 @@ static float logit_of_k(struct od_sampler *s, size_t k)
 	if (k > blocks)
 		return -INFINITY;
 	for (size_t b = 0; b < blocks; b++)
-		s->cand[b] = (struct sampler_candidate){ 1, s->high[b], (int32_t)b };
-	(void)keep_best(s->cand, blocks, (double)k);
+		s->cand[b] = (struct od_candidate){ 1, s->high[b], (int32_t)b };
+	(void)od_candidates_keep(s->cand, blocks, (double)k);
 	for (size_t i = 0; i < k; i++)
 		least = s->cand[i].logit < least ? s->cand[i].logit : least;
 	return least;
 }
 
-static size_t top_k(struct od_sampler *s, const float *logits, double best)
+static bool has_top_k(const struct od_sampler *s)
+{
+	return s->o.top_k > 0 && s->o.top_k < s->vocab;
+}
+
+static size_t best_k(struct od_sampler *s, const float *logits)
 {
 	const size_t k = s->o.top_k, n = gather(s, logits, logit_of_k(s, k));
 
 	for (size_t i = 0; i < n; i++)
 		s->cand[i].p = 1;
-	(void)keep_best(s->cand, n, (double)k);
-	return keep_top_p(s, k, weigh(s->cand, k, best, s->o.temperature));
+	(void)od_candidates_keep(s->cand, n, (double)k);
+	return k;
+}
+
+static size_t top_k(struct od_sampler *s, const float *logits, double best)
+{
+	const size_t k = best_k(s, logits);
+
+	return keep_top_p(s, k, od_candidates_weigh(s->cand, k, best, s->o.temperature));
 }
 
 /* ---- the draw ---- */
@@ -522,7 +517,7 @@ struct race {
 
 static void enter(struct race *r, int32_t id, double p)
 {
-	const double u = uniform(r->stream, (uint32_t)id);
+	const double u = od_uniform(r->stream, (uint32_t)id);
 	double arrival;
 
 	if (p < r->min_p || p == 0) /* the best one's is 1 */
@@ -553,12 +548,12 @@ static inline double least_time(const struct race *r, float logit)
 }
 
 /* Whether one of the tokens [begin, end) could arrive before the second. Almost always false. */
-VECTORS static bool may_arrive(const struct race *r, const float *logits, uint32_t begin, uint32_t end)
+OD_VECTORS static bool may_arrive(const struct race *r, const float *logits, uint32_t begin, uint32_t end)
 {
 	int any = 0;
 
 	for (uint32_t i = begin; i < end; i++)
-		any |= (1 - uniform(r->stream, i)) * least_time(r, logits[i]) < r->open;
+		any |= (1 - od_uniform(r->stream, i)) * least_time(r, logits[i]) < r->open;
 	return any;
 }
 
@@ -567,11 +562,11 @@ VECTORS static bool may_arrive(const struct race *r, const float *logits, uint32
 static inline bool one_may_arrive(const struct race *r, const float *logits, uint32_t begin)
 {
 	const double least = least_time(r, highest_of(logits + begin, RACED));
-	uint64_t z = r->stream + begin * STREAM_STEP;
+	uint64_t z = r->stream + begin * OD_STREAM_STEP;
 	uint32_t most = 0;
 
-	for (uint32_t i = 0; i < RACED; i++, z += STREAM_STEP) {
-		const uint32_t bits = (uint32_t)(mix_high(z) >> 33);
+	for (uint32_t i = 0; i < RACED; i++, z += OD_STREAM_STEP) {
+		const uint32_t bits = (uint32_t)(od_mix_high(z) >> 33);
 
 		most = bits > most ? bits : most;
 	}
@@ -579,7 +574,7 @@ static inline bool one_may_arrive(const struct race *r, const float *logits, uin
 }
 
 /* Skips groups of RACED tokens of which none can arrive; stops at another one, or where fewer are left. */
-VECTORS static uint32_t next_to_race(const struct race *r, const float *logits, uint32_t begin, uint32_t end)
+OD_VECTORS static uint32_t next_to_race(const struct race *r, const float *logits, uint32_t begin, uint32_t end)
 {
 	while (end - begin >= RACED && !one_may_arrive(r, logits, begin))
 		begin += RACED;
@@ -604,7 +599,7 @@ static void race_all(const struct od_sampler *s, struct race *r, const float *lo
 		n = s->vocab - at < RACED ? s->vocab - at : RACED;
 		if (!may_arrive(r, logits, at, at + n))
 			continue;
-		weights_of(p, logits + at, n, r->best, s->o.temperature);
+		od_weights(p, logits + at, n, r->best, s->o.temperature);
 		for (uint32_t i = 0; i < n; i++)
 			enter(r, (int32_t)(at + i), p[i]);
 	}
@@ -613,46 +608,142 @@ static void race_all(const struct od_sampler *s, struct race *r, const float *lo
 /* Races the tokens that top-k and top-p leave. */
 static void race_few(struct od_sampler *s, struct race *r, const float *logits)
 {
-	const size_t n =
-		s->o.top_k > 0 && s->o.top_k < s->vocab ? top_k(s, logits, r->best) : top_p(s, logits, r->best);
+	const size_t n = has_top_k(s) ? top_k(s, logits, r->best) : top_p(s, logits, r->best, s->o.temperature);
 
 	for (size_t i = 0; i < n; i++)
 		enter(r, s->cand[i].id, s->cand[i].p);
 }
 
+/* ---- the order of llama.cpp ---- */
+
+static bool xtc_is_on(const struct od_sampler *s)
+{
+	return s->o.xtc_probability > 0 && s->o.xtc_threshold <= 0.5; /* two tokens of more than that do not exist */
+}
+
+/* True: the temperature comes last in this draw. Without a filter that looks at it, its place does not matter. */
+static bool has_late_temperature(const struct od_sampler *s, bool xtc)
+{
+	return xtc || s->o.typical_p < 1 || s->o.dynatemp_range > 0 ||
+	       (xtc_is_on(s) && (s->o.top_p < 1 || s->o.min_p > 0));
+}
+
+/* Leaves out tokens of minus infinity. Few exist where top-k or top-p took what they could get. */
+static size_t keep_possible(struct od_candidate *c, size_t n)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (c[i].logit >= -FLT_MAX)
+			c[kept++] = c[i];
+	return kept;
+}
+
+/* Top-k, typical, top-p and min-p, in this order, of weights at temperature 1; returns how many are left. */
+static size_t filter(struct od_sampler *s, const float *logits, double best)
+{
+	const struct od_sampler_opts *o = &s->o;
+	const bool typical = o->typical_p < 1;
+	double least = -(double)FLT_MAX, sum = 0;
+	size_t n;
+
+	if (!has_top_k(s) && !typical && o->top_p < 1)
+		return od_candidates_min_p(s->cand, keep_possible(s->cand, top_p(s, logits, best, 1)), o->min_p);
+	if (!typical && o->min_p > 0) /* min-p may keep no more */
+		least = best + od_log_same(o->min_p) - 1;
+	n = has_top_k(s) ? keep_possible(s->cand, best_k(s, logits)) :
+			   gather(s, logits, least > -(double)FLT_MAX ? (float)least : -FLT_MAX);
+	od_candidates_weigh(s->cand, n, best, 1);
+	if (typical)
+		n = od_candidates_typical(s->cand, n, o->typical_p, logits);
+	for (size_t i = 0; i < n; i++)
+		sum += s->cand[i].p;
+	return od_candidates_min_p(s->cand, keep_top_p(s, n, sum), o->min_p);
+}
+
+/* Between temperature - range and temperature + range, by how uniform the candidates are. */
+static double temperature_of(const struct od_sampler *s, size_t n)
+{
+	const double t = s->o.temperature, range = s->o.dynatemp_range, low = t > range ? t - range : 0;
+	double part;
+
+	if (range == 0)
+		return t;
+	part = od_candidates_entropy(s->cand, n);
+	if (part > 0)
+		part = od_exp_same(s->o.dynatemp_exponent * od_log_same(part));
+	else
+		part = s->o.dynatemp_exponent > 0 ? 0 : 1;
+	return low + (t + range - low) * part;
+}
+
+static int32_t best_of_few(const struct od_sampler *s, size_t n, float *margin)
+{
+	const struct od_candidate *best = od_candidates_best(s->cand, n);
+	float second = -INFINITY;
+
+	for (size_t i = 0; i < n; i++)
+		if (&s->cand[i] != best && s->cand[i].logit > second)
+			second = s->cand[i].logit;
+	*margin = best->logit - second;
+	return best->id;
+}
+
+static int32_t draw_by_llama_order(struct od_sampler *s, struct race *r, const float *logits, bool xtc, float *margin)
+{
+	size_t n = filter(s, logits, r->best);
+	double temperature;
+
+	if (xtc)
+		n = od_candidates_xtc(s->cand, n, s->o.xtc_threshold);
+	temperature = temperature_of(s, n);
+	if (temperature == 0)
+		return best_of_few(s, n, margin);
+	/* The best of them may be far below the best of all. */
+	od_candidates_weigh(s->cand, n, (double)od_candidates_best(s->cand, n)->logit, temperature);
+	r->min_p = 0;
+	for (size_t i = 0; i < n; i++)
+		enter(r, s->cand[i].id, s->cand[i].p);
+	*margin = lead(r, temperature);
+	return r->id;
+}
+
 int32_t od_sampler_sample(struct od_sampler *s, float *logits, float *margin)
 {
-	struct race r = { .stream = stream_of(s->o.seed, s->draws++),
+	struct race r = { .stream = od_stream_of(s->o.seed, s->draws),
 			  .min_p = s->o.min_p,
 			  .first = INFINITY,
 			  .second = INFINITY,
 			  .open = INFINITY,
 			  .id = INT32_MAX };
+	const bool xtc = xtc_is_on(s) && od_uniform(r.stream, XTC_NUMBER) <= s->o.xtc_probability;
+	float best, unused;
 	int32_t first;
-	float best;
 
-	if (margin != NULL)
-		*margin = 0;
+	margin = margin != NULL ? margin : &unused;
+	*margin = 0;
 	prepare(s, logits);
+	s->draws++;
 	first = best_of(s, logits);
 	best = logits[first];
 	if (!(best >= -FLT_MAX)) /* nothing is possible */
 		return first;
+	r.best = best;
+	if (has_late_temperature(s, xtc))
+		return draw_by_llama_order(s, &r, logits, xtc, margin);
 	if (s->o.temperature == 0) {
-		if (margin != NULL) {
+		if (margin != &unused) {
 			logits[first] = -INFINITY;
 			*margin = best - logits[best_of(s, logits)];
 		}
 		return first;
 	}
-	r.best = best;
 	/* An infinite scale would make the best token's distance NaN. A smaller one only loosens the bound. */
 	r.scale = s->o.temperature > 1e-290 ? 0.125 / s->o.temperature : 1e289;
-	if (s->o.top_p < 1 || (s->o.top_k > 0 && s->o.top_k < s->vocab))
+	if (s->o.top_p < 1 || has_top_k(s))
 		race_few(s, &r, logits);
 	else
 		race_all(s, &r, logits);
-	if (margin != NULL)
-		*margin = lead(&r, s->o.temperature);
+	*margin = lead(&r, s->o.temperature);
 	return r.id;
 }
