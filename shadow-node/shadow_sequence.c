@@ -7,7 +7,10 @@
 #include <string.h>
 
 #define SAMPLER_TOKEN_BYTES 32 /* per token of the vocabulary; the window of penalties is counted with the tokens */
-#define SAMPLER_BIAS_BYTES (OD_MAX_LOGIT_BIAS * sizeof(struct od_logit_bias))
+/* lists of a SEQ_OPEN: every third number of the breakers may have a pointer */
+#define SAMPLER_LIST_BYTES \
+	(OD_MAX_LOGIT_BIAS * sizeof(struct od_logit_bias) + OD_MAX_LATE * sizeof(int32_t) + \
+	 OD_MAX_DRY_BREAKERS * (sizeof(int32_t) + sizeof(int32_t *) / 3 + 1))
 
 /* ---- Memory ---- */
 
@@ -29,8 +32,8 @@ static uint32_t max_ask(const struct od_forward_opts *f)
 void ods_sequence_split(const struct od_forward_opts *f, uint32_t ctx, struct od_split *s)
 {
 	const struct od_config *c = f->config;
-	/* Tokens, the sampler's copy of them, margins. */
-	const uint64_t tokens = 3 * (uint64_t)ctx * sizeof(int32_t);
+	/* Tokens, the sampler's copy of them, margins; DRY's three tables. */
+	const uint64_t tokens = 6 * (uint64_t)ctx * sizeof(int32_t);
 	/* Page numbers of this sequence, and of one that has ended while the run still has its rows; the forward pass's
 	 * tables for both. */
 	const uint64_t pages = 6 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
@@ -42,7 +45,7 @@ void ods_sequence_split(const struct od_forward_opts *f, uint32_t ctx, struct od
 			s->layer[i].copy = UINT64_MAX;
 	od_split_add(&s->beside.page, ods_align_page_bytes(c->n_layers) + 2 * sizeof(uint32_t)); /* the pool's lists */
 	od_split_add(&s->beside.copy, (uint64_t)c->vocab * SAMPLER_TOKEN_BYTES + ods_align_bytes(c->n_layers, ctx) +
-					      SAMPLER_BIAS_BYTES + sizeof(struct ods_sequence) + tokens + pages);
+					      SAMPLER_LIST_BYTES + sizeof(struct ods_sequence) + tokens + pages);
 }
 
 void ods_sequence_free(struct ods_sequence *s)
@@ -129,6 +132,8 @@ static int take_sampler(struct ods_sequence *s, struct od_sampler_opts *o, struc
 
 	if (o->repetition_window >= s->ctx)
 		o->repetition_window = 0; /* a window of the whole text needs no memory */
+	if (o->dry.window > s->ctx)
+		o->dry.window = s->ctx;
 	rc = od_sampler_new(&made, o, s->vocab, err);
 	if (rc != OD_OK)
 		return rc;
@@ -190,6 +195,32 @@ static int read_biases(struct od_logit_bias bias[OD_MAX_LOGIT_BIAS], const Od__S
 	return OD_OK;
 }
 
+/* The sampler checks the rest. A token id above INT32_MAX becomes a negative one. */
+static int read_rare(struct od_sampler_opts *o, const Od__RareSampling *m, struct od_err *err)
+{
+	if (m == NULL)
+		return OD_OK;
+	if (m->n_dry_breakers > OD_MAX_DRY_BREAKERS)
+		return od_fail(err, OD_ERR_RANGE, "dry_breakers: expected at most %u numbers, found %zu",
+			       OD_MAX_DRY_BREAKERS, m->n_dry_breakers);
+	o->typical_p = m->typical_p;
+	o->top_n_sigma = m->top_n_sigma;
+	o->xtc_probability = m->xtc_probability;
+	o->xtc_threshold = m->xtc_threshold;
+	o->dynatemp_range = m->dynatemp_range;
+	o->dynatemp_exponent = m->dynatemp_exponent;
+	o->dry = (struct od_dry_opts){ .multiplier = m->dry_multiplier,
+				       .base = m->dry_base,
+				       .allowed_length = m->dry_allowed_length,
+				       .window = m->dry_window,
+				       .breakers = (const int32_t *)m->dry_breakers,
+				       .n_breakers = m->n_dry_breakers };
+	o->min_draws = m->min_draws;
+	o->late = (const int32_t *)m->late;
+	o->n_late = m->n_late;
+	return OD_OK;
+}
+
 static int set_long(struct ods_sequence *s, bool is_long, struct od_err *err)
 {
 	if (s->state == NULL || od_seq_state_is_long(s->state) == is_long)
@@ -205,21 +236,23 @@ static int set_long(struct ods_sequence *s, bool is_long, struct od_err *err)
 int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_err *err)
 {
 	struct od_logit_bias bias[OD_MAX_LOGIT_BIAS];
-	struct od_sampler_opts o = {
-		.temperature = m->temperature,
-		.top_k = m->top_k,
-		.top_p = m->top_p,
-		.min_p = m->min_p,
-		.repetition_penalty = m->repetition_penalty,
-		.repetition_window = m->repetition_window,
-		.frequency_penalty = m->frequency_penalty,
-		.presence_penalty = m->presence_penalty,
-		.logit_bias = bias,
-		.n_logit_bias = m->n_biases,
-		.seed = m->seed,
-	};
+	struct od_sampler_opts o;
 	int rc = read_biases(bias, m, err);
 
+	od_sampler_defaults(&o);
+	o.temperature = m->temperature;
+	o.top_k = m->top_k;
+	o.top_p = m->top_p;
+	o.min_p = m->min_p;
+	o.repetition_penalty = m->repetition_penalty;
+	o.repetition_window = m->repetition_window;
+	o.frequency_penalty = m->frequency_penalty;
+	o.presence_penalty = m->presence_penalty;
+	o.logit_bias = bias;
+	o.n_logit_bias = m->n_biases;
+	o.seed = m->seed;
+	if (rc == OD_OK)
+		rc = read_rare(&o, m->rare, err);
 	if (rc == OD_OK)
 		rc = set_long(s, m->is_long, err);
 	if (rc == OD_OK)

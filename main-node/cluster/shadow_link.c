@@ -180,6 +180,30 @@ static bool send_open(struct odm_shadow_link *s, uint64_t epoch, struct odm_told
 	return send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES);
 }
 
+/* The request keeps its lists until the sequence is closed. With more breakers than a shadow takes it guesses without
+ * DRY, which costs drafts only. */
+static void fill_rare(Od__RareSampling *rare, const struct od_sampler_opts *o)
+{
+	od__rare_sampling__init(rare);
+	rare->typical_p = o->typical_p;
+	rare->top_n_sigma = o->top_n_sigma;
+	rare->xtc_probability = o->xtc_probability;
+	rare->xtc_threshold = o->xtc_threshold;
+	rare->dynatemp_range = o->dynatemp_range;
+	rare->dynatemp_exponent = o->dynatemp_exponent;
+	rare->dry_base = o->dry.base;
+	rare->dry_allowed_length = o->dry.allowed_length;
+	rare->dry_window = o->dry.window;
+	if (od_dry_is_on(&o->dry) && o->dry.n_breakers <= OD_MAX_DRY_BREAKERS) {
+		rare->dry_multiplier = o->dry.multiplier;
+		rare->dry_breakers = (uint32_t *)(uintptr_t)o->dry.breakers; /* none is negative */
+		rare->n_dry_breakers = o->dry.n_breakers;
+	}
+	rare->min_draws = o->min_draws;
+	rare->late = (uint32_t *)(uintptr_t)o->late;
+	rare->n_late = o->n_late;
+}
+
 static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct odm_part *p, bool own_state,
 		      bool is_long)
 {
@@ -228,6 +252,8 @@ static struct odm_told *take_slot(struct odm_shadow_link *s, const struct odm_st
 	fill_open(&t->open, &s->bias[t - s->told], p,
 		  s->align.kv_period == 0 || od_state_pool_fixed_bytes(od_seq_state_pool(row->seq)) > 0,
 		  od_seq_state_is_long(row->seq));
+	fill_rare(&t->rare, p->sampling);
+	t->open.rare = &t->rare;
 	if (step->phase == ODM_PREFILL && row->position > 0)
 		memcpy(tokens_of(s, t), p->text, row->position * sizeof(int32_t));
 	return t;
@@ -264,7 +290,8 @@ static bool wants_prompt(const struct odm_told *t)
 {
 	const Od__SeqOpen *o = &t->open;
 
-	return o->own_state || o->repetition_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0;
+	return o->own_state || o->repetition_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0 ||
+	       t->rare.dry_multiplier != 0;
 }
 
 void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, const Od__TokensRequest *r)

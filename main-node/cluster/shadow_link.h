@@ -42,6 +42,7 @@ struct odm_told {
 	bool corrected; /* rows of its last step were undone, so the shadow's next token is wrong */
 	struct od_seq_state *seq;
 	Od__SeqOpen open;
+	Od__RareSampling rare; /* open's */
 	uint32_t n_tokens; /* main's tokens in `token` */
 	/* Tokens of a prompt that the shadow needs: TOKENS up to here were sent, or another sequence has them. */
 	uint32_t n_told;
