@@ -157,6 +157,7 @@ struct odm_request {
 	const int32_t *prompt; /* [n_prompt], BOS included */
 	size_t n_prompt;
 	uint64_t max_tokens; /* 0: to the end of the context */
+	uint64_t min_tokens; /* no token ends the text before so many */
 	bool ignore_eos; /* and `end` */
 	struct od_sampler_opts sampling;
 	/* It says which texts are allowed, from the first token on; NULL: all. Borrowed, and the engine thread's until
@@ -168,6 +169,8 @@ struct odm_request {
 	size_t n_stop;
 	const int32_t *end; /* [n_ends] tokens that end the text as EOS does */
 	size_t n_ends;
+	const int32_t *stop_token; /* [n_stop_tokens] tokens that end the text as EOS does, with ignore_eos too */
+	size_t n_stop_tokens;
 	const int32_t *shown; /* [n_shown] special tokens whose text is part of the text; others are left out */
 	size_t n_shown;
 	/* for observer.token: -1: none; 0 to ODM_MAX_LOGPROBS: the token's own and that many of the best */

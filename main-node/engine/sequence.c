@@ -39,6 +39,13 @@ int odm_sequence_check(const struct odm_model *m, const struct odm_request *req,
 		return od_fail(err, OD_ERR_MISMATCH, "the constraint is for another vocabulary");
 	if (req->prompt_logprobs && req->logprobs < 0)
 		return od_fail(err, OD_ERR_ARG, "prompt_logprobs needs logprobs of 0 or more");
+	if (req->max_tokens > 0 && req->min_tokens > req->max_tokens)
+		return od_fail(err, OD_ERR_RANGE, "min_tokens: expected at most max_tokens, %llu, found %llu",
+			       (unsigned long long)req->max_tokens, (unsigned long long)req->min_tokens);
+	for (size_t i = 0; i < req->n_stop_tokens; i++)
+		if (req->stop_token[i] < 0 || (uint32_t)req->stop_token[i] >= m->config->vocab)
+			return od_fail(err, OD_ERR_RANGE, "stop_token_ids: expected 0 to %u, found %d",
+				       m->config->vocab - 1, req->stop_token[i]);
 	return od_sampler_check(&req->sampling, err);
 }
 
@@ -52,6 +59,28 @@ size_t odm_sequence_room(const struct odm_model *m, const struct odm_request *re
 	const uint64_t most = req->max_tokens > 0 ? req->max_tokens : rest > least ? rest : least;
 
 	return most < room ? most : room;
+}
+
+/* Names the tokens that must not come too early to the sampler, and to the shadow's. */
+static int take_late(struct odm_sequence *q, struct od_err *err)
+{
+	const struct odm_request *req = &q->req;
+	const uint32_t n_eos = q->config->n_eos;
+
+	if (req->min_tokens == 0)
+		return OD_OK;
+	q->late = calloc(n_eos + req->n_ends + req->n_stop_tokens + 1, sizeof(*q->late));
+	if (q->late == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for tokens that end a text");
+	memcpy(q->late, q->config->eos, n_eos * sizeof(*q->late));
+	if (req->n_ends > 0)
+		memcpy(q->late + n_eos, req->end, req->n_ends * sizeof(*q->late));
+	if (req->n_stop_tokens > 0)
+		memcpy(q->late + n_eos + req->n_ends, req->stop_token, req->n_stop_tokens * sizeof(*q->late));
+	q->req.sampling.late = q->late;
+	q->req.sampling.n_late = n_eos + req->n_ends + req->n_stop_tokens;
+	q->req.sampling.min_draws = req->min_tokens;
+	return OD_OK;
 }
 
 /* Tokens that the model's generation_config.json suppresses are never drawn, whatever bias a request gives them. */
@@ -102,7 +131,9 @@ static int open_text(struct odm_sequence *q, struct od_err *err)
 			return od_fail(err, OD_ERR_NOMEM, "no memory for log probabilities of %u tokens",
 				       q->config->vocab);
 	}
-	rc = open_sampler(q, err);
+	rc = take_late(q, err);
+	if (rc == OD_OK)
+		rc = open_sampler(q, err);
 	if (rc == OD_OK && od_sampler_prompt(q->sampler, req->prompt, req->n_prompt) != OD_OK)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for a prompt of %zu tokens", req->n_prompt);
 	if (rc == OD_OK && t != NULL) {
@@ -161,6 +192,7 @@ void odm_sequence_free(struct odm_sequence *q)
 	odm_lookup_free(q->lookup);
 	od_strbuf_fini(&q->shown);
 	free(q->raw);
+	free(q->late);
 	free(q->text);
 	odm_result_fini(&q->r);
 	free(q);
@@ -208,6 +240,14 @@ static bool is_end(const struct odm_sequence *q, int32_t token)
 	return false;
 }
 
+static bool is_stop(const struct odm_sequence *q, int32_t token)
+{
+	for (size_t i = 0; i < q->req.n_stop_tokens; i++)
+		if (q->req.stop_token[i] == token)
+			return true;
+	return false;
+}
+
 /* Shows text that is certain now; false when the reader has had enough. */
 static bool emit(struct odm_sequence *q, const char *text, size_t len)
 {
@@ -250,7 +290,7 @@ static int take_token(struct odm_sequence *q, int32_t token, bool *stop, struct 
 	int rc;
 
 	q->r.tokens[q->r.n_tokens++] = token;
-	if (!q->req.ignore_eos && is_end(q, token)) {
+	if (is_stop(q, token) || (!q->req.ignore_eos && is_end(q, token))) {
 		q->r.finish = ODM_FINISH_EOS;
 		*stop = true;
 		return OD_OK;

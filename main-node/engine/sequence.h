@@ -41,6 +41,7 @@ struct odm_sequence {
 	/* The restore's pages; snapshot that their fixed state is read to, or ODM_NO_SNAPSHOT. */
 	uint32_t restore_end, restore_snapshot;
 	struct odm_marks marks;
+	int32_t *late; /* tokens that would end the text before req.min_tokens; for the sampler */
 	struct od_sampler *sampler;
 	struct od_detok *detok;
 	struct od_stopper *stopper;

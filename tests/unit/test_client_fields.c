@@ -50,24 +50,24 @@ static void what_would_change_the_answer_is_refused_by_name(void **state)
 	static const struct {
 		const char *field, *value, *neutral;
 	} t[] = {
-		{ "typical_p", "0.9", "1" },
-		{ "typical_p", "0.9", "1.0" },
+		{ "tfs", "0.9", "1" },
+		{ "tfs", "0.9", "1.0" },
 		{ "mirostat", "2", "0" },
-		{ "dry_multiplier", "0.8", "0.0" },
-		{ "xtc_probability", "0.5", "0" },
+		{ "smoothing_factor", "0.8", "0.0" },
+		{ "epsilon_cutoff", "0.5", "0" },
 		{ "guided_json", "{\"type\": \"object\"}", "null" },
 		{ "guided_regex", "\"a+\"", "\"\"" },
 		{ "structured_outputs", "{\"regex\": \"a\"}", "{}" },
 		{ "format", "\"json\"", "\"\"" },
 		{ "grammar", "\"root ::= a\"", "\"\"" },
 		{ "use_beam_search", "true", "false" },
-		{ "min_tokens", "3", "0" },
+		{ "penalize_nl", "true", "false" },
 		{ "tfs_z", "0.5", "1" },
 		{ "top_a", "0.1", "0" },
 		{ "bad_words", "[\"a\"]", "[]" },
 		{ "do_sample", "false", "true" },
 		{ "no_repeat_ngram_size", "3", "0" },
-		{ "stop_token_ids", "[5]", "[]" },
+		{ "allowed_token_ids", "[5]", "[]" },
 	};
 
 	(void)state;
@@ -115,6 +115,7 @@ static void aliases_mean_what_they_mean(void **state)
 	assert_becomes("{\"repeat_penalty\": 1.1}", ODM_API_CHAT, "{\"repetition_penalty\": 1.1}");
 	assert_becomes("{\"repeat_penalty\": 1.1, \"repetition_penalty\": 2}", ODM_API_MESSAGES,
 		       "{\"repetition_penalty\": 2}");
+	assert_becomes("{\"typ_p\": 0.5}", ODM_API_MESSAGES, "{\"typical_p\": 0.5}");
 	assert_becomes("{\"n_predict\": -1}", ODM_API_COMPLETIONS, "{\"max_tokens\": -1}");
 	assert_becomes("{\"n_predict\": 5}", ODM_API_RESPONSES, "{\"max_output_tokens\": 5}");
 	assert_becomes("{\"max_tokens\": 5}", ODM_API_RESPONSES, "{\"max_output_tokens\": 5}");

@@ -1,6 +1,7 @@
 #include "main-node/serve/jobs/generation.h"
 
 #include "common/base/clock.h"
+#include "common/text/breakers.h"
 #include "main-node/engine/sampling_config.h"
 
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #define MAX_TOKENS 1e9
 #define MAX_N 128
 #define MAX_STOPS 64
+#define MAX_STOP_TOKENS 1024
 
 #define AT(field) offsetof(struct odm_generation, field)
 
@@ -29,6 +31,19 @@ static const struct odm_field fields[] = {
 	{ "repeat_last_n", ODM_FIELD_INT, AT(repeat_last_n), -1, UINT32_MAX, NULL },
 	{ "frequency_penalty", ODM_FIELD_REAL, AT(frequency_penalty), -OD_MAX_PENALTY, OD_MAX_PENALTY, NULL },
 	{ "presence_penalty", ODM_FIELD_REAL, AT(presence_penalty), -OD_MAX_PENALTY, OD_MAX_PENALTY, NULL },
+	{ "typical_p", ODM_FIELD_REAL, AT(typical_p), 0, 1, NULL },
+	{ "top_n_sigma", ODM_FIELD_REAL, AT(top_n_sigma), -1, OD_MAX_SIGMA, NULL },
+	{ "xtc_probability", ODM_FIELD_REAL, AT(xtc_probability), 0, 1, NULL },
+	{ "xtc_threshold", ODM_FIELD_REAL, AT(xtc_threshold), 0, 1, NULL },
+	{ "dynatemp_range", ODM_FIELD_REAL, AT(dynatemp_range), 0, OD_MAX_DYNATEMP_RANGE, NULL },
+	{ "dynatemp_exponent", ODM_FIELD_REAL, AT(dynatemp_exponent), 0, OD_MAX_DYNATEMP_EXPONENT, NULL },
+	{ "dry_multiplier", ODM_FIELD_REAL, AT(dry_multiplier), 0, OD_MAX_DRY_MULTIPLIER, NULL },
+	{ "dry_base", ODM_FIELD_REAL, AT(dry_base), 0, OD_MAX_DRY_BASE, NULL },
+	{ "dry_allowed_length", ODM_FIELD_INT, AT(dry_allowed_length), 0, OD_MAX_DRY_WINDOW, NULL },
+	{ "dry_penalty_last_n", ODM_FIELD_INT, AT(dry_penalty_last_n), -1, UINT32_MAX, NULL },
+	{ "dry_sequence_breakers", ODM_FIELD_STRINGS, AT(dry_sequence_breakers), 0, ODM_STRINGS_MAX, NULL },
+	{ "min_tokens", ODM_FIELD_INT, AT(min_tokens), 0, MAX_TOKENS, NULL },
+	{ "stop_token_ids", ODM_FIELD_JSON, AT(stop_token_ids), 0, 0, NULL },
 	{ "logit_bias", ODM_FIELD_JSON, AT(logit_bias), 0, 0, NULL },
 	{ "seed", ODM_FIELD_INT, AT(seed), (double)INT64_MIN, (double)INT64_MAX, NULL },
 	{ "stop", ODM_FIELD_STRINGS, AT(stop), 0, MAX_STOPS, NULL },
@@ -88,6 +103,49 @@ static int read_bias(struct odm_generation *g, uint32_t vocab, struct odm_api_er
 	return OD_OK;
 }
 
+static int read_stop_tokens(struct odm_generation *g, uint32_t vocab, struct odm_api_error *e)
+{
+	const size_t n = json_array_size(g->stop_token_ids);
+
+	if (!json_is_array(g->stop_token_ids))
+		return odm_api_fail(e, 400, "stop_token_ids", OD_ERR_FORMAT,
+				    "stop_token_ids: expected an array of token ids");
+	if (n > MAX_STOP_TOKENS)
+		return odm_api_fail(e, 400, "stop_token_ids", OD_ERR_RANGE,
+				    "stop_token_ids: expected at most %d tokens, found %zu", MAX_STOP_TOKENS, n);
+	g->stop_token = calloc(n + 1, sizeof(*g->stop_token));
+	if (g->stop_token == NULL)
+		return odm_no_memory(e);
+	for (size_t i = 0; i < n; i++) {
+		const json_t *v = json_array_get(g->stop_token_ids, i);
+		char found[64];
+
+		if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= vocab)
+			return odm_api_fail(e, 400, "stop_token_ids", OD_ERR_RANGE,
+					    "stop_token_ids[%zu]: expected an integer from 0 to %u, found %s", i,
+					    vocab - 1, odm_json_describe(v, found, sizeof(found)));
+		g->stop_token[g->n_stop_tokens++] = (int32_t)json_integer_value(v);
+	}
+	return OD_OK;
+}
+
+/* The settings of DRY that need the model: how long a text may be, and which tokens break a repetition. */
+static int read_dry(struct odm_generation *g, const struct odm_engine *engine, struct odm_api_error *e)
+{
+	const struct od_tokenizer *t = odm_engine_tokenizer(engine);
+	const uint32_t ctx = odm_engine_ctx(engine);
+	struct od_err err;
+	int rc;
+
+	g->dry_window =
+		g->dry_penalty_last_n < 0 || g->dry_penalty_last_n > ctx ? ctx : (uint32_t)g->dry_penalty_last_n;
+	if (g->dry_multiplier == 0 || g->dry_window == 0 || t == NULL)
+		return OD_OK;
+	rc = od_breakers_find(&g->breakers, &g->n_breakers, t, od_pack_config(odm_engine_pack(engine))->vocab,
+			      g->dry_sequence_breakers.value, g->dry_sequence_breakers.n, &err);
+	return rc == OD_OK ? rc : odm_no_memory(e);
+}
+
 /* Refuses formats of the answer that are not supported. */
 static int check_format(const struct odm_generation *g, struct odm_api_error *e)
 {
@@ -107,6 +165,7 @@ static int check_format(const struct odm_generation *g, struct odm_api_error *e)
 int odm_generation_read(struct odm_generation *g, const json_t *request, const struct odm_engine *engine,
 			struct odm_api_error *e)
 {
+	const uint32_t vocab = od_pack_config(odm_engine_pack(engine))->vocab;
 	struct od_sampler_opts s;
 	struct od_err err;
 	int rc = odm_sampling_defaults(&s, odm_engine_pack(engine), &err);
@@ -120,6 +179,14 @@ int odm_generation_read(struct odm_generation *g, const json_t *request, const s
 				      .temperature = s.temperature,
 				      .top_p = s.top_p,
 				      .min_p = s.min_p,
+				      .typical_p = s.typical_p,
+				      .top_n_sigma = s.top_n_sigma,
+				      .xtc_threshold = s.xtc_threshold,
+				      .dynatemp_exponent = s.dynatemp_exponent,
+				      .dry_base = s.dry.base,
+				      .dry_allowed_length = s.dry.allowed_length,
+				      .dry_penalty_last_n = s.dry.window,
+				      .dry_sequence_breakers = { { "\n", ":", "\"", "*" }, 4 },
 				      .repetition_penalty = s.repetition_penalty };
 	if (rc != OD_OK)
 		return odm_api_fail(e, 500, NULL, rc, "%s", err.msg);
@@ -130,20 +197,32 @@ int odm_generation_read(struct odm_generation *g, const json_t *request, const s
 		/* a window as long as the context covers all; all needs no memory for a window */
 		g->repeat_last_n = -1;
 	if (rc == OD_OK && g->logit_bias != NULL)
-		rc = read_bias(g, od_pack_config(odm_engine_pack(engine))->vocab, e);
+		rc = read_bias(g, vocab, e);
+	if (rc == OD_OK && g->stop_token_ids != NULL)
+		rc = read_stop_tokens(g, vocab, e);
+	if (rc == OD_OK && g->max_tokens > 0 && g->min_tokens > g->max_tokens)
+		rc = odm_api_fail(e, 400, "min_tokens", OD_ERR_RANGE,
+				  "min_tokens: expected at most max_tokens, %lld, found %lld", (long long)g->max_tokens,
+				  (long long)g->min_tokens);
+	if (rc == OD_OK)
+		rc = read_dry(g, engine, e);
 	return rc;
 }
 
 void odm_generation_fini(struct odm_generation *g)
 {
 	free(g->bias);
+	free(g->stop_token);
+	free(g->breakers);
 	g->bias = NULL;
+	g->stop_token = g->breakers = NULL;
 }
 
 void odm_generation_request(const struct odm_generation *g, size_t choice, struct odm_request *req)
 {
 	*req = (struct odm_request){
 		.max_tokens = g->max_tokens > 0 ? (uint64_t)g->max_tokens : 0,
+		.min_tokens = (uint64_t)g->min_tokens,
 		.ignore_eos = g->ignore_eos,
 		.sampling = {
 			.temperature = g->temperature,
@@ -154,12 +233,28 @@ void odm_generation_request(const struct odm_generation *g, size_t choice, struc
 			.repetition_window = g->repeat_last_n > 0 ? (uint32_t)g->repeat_last_n : 0,
 			.frequency_penalty = g->frequency_penalty,
 			.presence_penalty = g->presence_penalty,
+			.typical_p = g->typical_p,
+			.top_n_sigma = g->top_n_sigma,
+			.xtc_probability = g->xtc_probability,
+			.xtc_threshold = g->xtc_threshold,
+			.dynatemp_range = g->dynatemp_range,
+			.dynatemp_exponent = g->dynatemp_exponent,
+			.dry = {
+				.multiplier = g->dry_multiplier,
+				.base = g->dry_base >= 1 ? g->dry_base : OD_DRY_BASE,
+				.allowed_length = (uint32_t)g->dry_allowed_length,
+				.window = g->dry_window,
+				.breakers = g->breakers,
+				.n_breakers = g->n_breakers,
+			},
 			.logit_bias = g->bias,
 			.n_logit_bias = g->n_bias,
 			.seed = (uint64_t)g->seed + choice,
 		},
 		.stop = g->stop.value,
 		.n_stop = g->stop.n,
+		.stop_token = g->stop_token,
+		.n_stop_tokens = g->n_stop_tokens,
 		.logprobs = -1,
 	};
 }

@@ -16,12 +16,19 @@ struct odm_generation {
 	int64_t top_k; /* -1, 0: all */
 	int64_t repeat_last_n; /* tokens that the repetition penalty covers; -1: all */
 	int64_t seed;
+	int64_t min_tokens;
+	int64_t dry_allowed_length, dry_penalty_last_n; /* dry_penalty_last_n -1: all */
 	double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
-	const json_t *logit_bias, *response_format; /* NULL: not given */
-	struct odm_strings stop;
+	double typical_p, top_n_sigma, xtc_probability, xtc_threshold, dynatemp_range, dynatemp_exponent;
+	double dry_multiplier, dry_base;
+	const json_t *logit_bias, *response_format, *stop_token_ids; /* NULL: not given */
+	struct odm_strings stop, dry_sequence_breakers;
 	bool ignore_eos, stream, include_usage, skip_special;
 	struct od_logit_bias *bias; /* malloc'd; odm_generation_fini */
 	size_t n_bias;
+	int32_t *stop_token, *breakers; /* malloc'd; odm_generation_fini */
+	size_t n_stop_tokens, n_breakers;
+	uint32_t dry_window; /* dry_penalty_last_n within the context */
 };
 
 /* Reads these fields of a request. Fields that it does not give have od-main's defaults: the model's

@@ -14,6 +14,8 @@ static void job_free(struct odm_job *j)
 	free(j->bias);
 	free(j->prompt);
 	free(j->end);
+	free(j->stop_token);
+	free(j->breakers);
 	free(j->shown);
 	free(j->request);
 	odm_news_fini(&j->news);
@@ -60,7 +62,9 @@ static bool copy_lists(struct odm_job *j)
 	j->prompt = copy_ids(req->prompt, req->n_prompt);
 	j->end = copy_ids(req->end, req->n_ends);
 	j->shown = copy_ids(req->shown, req->n_shown);
-	if (j->prompt == NULL || j->end == NULL || j->shown == NULL)
+	j->stop_token = copy_ids(req->stop_token, req->n_stop_tokens);
+	j->breakers = copy_ids(req->sampling.dry.breakers, req->sampling.dry.n_breakers);
+	if (j->prompt == NULL || j->end == NULL || j->shown == NULL || j->stop_token == NULL || j->breakers == NULL)
 		return false;
 	if (!copy_stops(j, req) || !copy_bias(j, &req->sampling))
 		return false;
@@ -69,6 +73,8 @@ static bool copy_lists(struct odm_job *j)
 	req->prompt = j->prompt;
 	req->end = j->end;
 	req->shown = j->shown;
+	req->stop_token = j->stop_token;
+	req->sampling.dry.breakers = j->breakers;
 	req->stop = (const char *const *)j->stop;
 	req->sampling.logit_bias = req->sampling.n_logit_bias > 0 ? j->bias : NULL;
 	req->request = j->request;

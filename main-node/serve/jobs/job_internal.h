@@ -23,7 +23,7 @@ struct odm_job {
 	struct odm_engine_thread *thread; /* set when it is submitted */
 	struct odm_job_spec spec;
 	/* The copies that spec.req refers to. */
-	int32_t *prompt, *end, *shown;
+	int32_t *prompt, *end, *shown, *stop_token, *breakers;
 	char **stop, *request;
 	struct od_logit_bias *bias;
 	size_t max_unread_bytes;
