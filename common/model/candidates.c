@@ -138,17 +138,15 @@ size_t od_candidates_xtc(struct od_candidate *c, size_t n, double threshold)
 {
 	const struct od_candidate *last = NULL;
 	double sum = 0;
-	size_t above = 0, kept = 0;
+	size_t kept = 0;
 	int32_t id;
 
 	for (size_t i = 0; i < n; i++)
 		sum += c[i].p;
 	for (size_t i = 0; i < n; i++)
-		if (c[i].p >= threshold * sum) {
-			above++;
+		if (c[i].p >= threshold * sum)
 			last = last == NULL || better(last, &c[i]) ? &c[i] : last;
-		}
-	if (above < 2)
+	if (last == NULL)
 		return n;
 	id = last->id;
 	for (size_t i = 0; i < n; i++)

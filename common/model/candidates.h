@@ -31,13 +31,14 @@ double od_candidates_weigh(struct od_candidate *c, size_t n, double best, double
 /* A candidate stays while those that are better weigh less than `enough`, which is more than 0. */
 size_t od_candidates_keep(struct od_candidate *c, size_t n, double enough);
 /* A candidate stays while those whose surprise is nearer to the mean surprise weigh at most typical_p of all. Weights
- * are of temperature 1. logits: of the vocabulary. */
+ * are of temperature 1, the best one's is 1. logits: of the vocabulary. */
 size_t od_candidates_typical(struct od_candidate *c, size_t n, double typical_p, const float *logits);
 /* Keeps those of at least min_p times the greatest weight. */
 size_t od_candidates_min_p(struct od_candidate *c, size_t n, double min_p);
 /* Keeps all below this probability, and of the others only the last. */
 size_t od_candidates_xtc(struct od_candidate *c, size_t n, double threshold);
-/* Entropy over the greatest possible one: 0 to 1; of one candidate 0. Weights are of temperature 1. */
+/* Entropy over the greatest possible one: 0 to 1; of one candidate 0. Weights are of temperature 1, the best one's is 1.
+ */
 double od_candidates_entropy(const struct od_candidate *c, size_t n);
 /* The best of at least one. */
 const struct od_candidate *od_candidates_best(const struct od_candidate *c, size_t n);

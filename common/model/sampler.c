@@ -661,14 +661,15 @@ static size_t filter(struct od_sampler *s, const float *logits, double best)
 	return od_candidates_min_p(s->cand, keep_top_p(s, n, sum), o->min_p);
 }
 
-/* Between temperature - range and temperature + range, by how uniform the candidates are. */
-static double temperature_of(const struct od_sampler *s, size_t n)
+/* Between temperature - range and temperature + range, by how uniform the candidates are. best: their highest logit. */
+static double temperature_of(struct od_sampler *s, size_t n, double best)
 {
 	const double t = s->o.temperature, range = s->o.dynatemp_range, low = t > range ? t - range : 0;
 	double part;
 
 	if (range == 0)
 		return t;
+	od_candidates_weigh(s->cand, n, best, 1);
 	part = od_candidates_entropy(s->cand, n);
 	if (part > 0)
 		part = od_exp_same(s->o.dynatemp_exponent * od_log_same(part));
@@ -692,15 +693,15 @@ static int32_t best_of_few(const struct od_sampler *s, size_t n, float *margin)
 static int32_t draw_by_llama_order(struct od_sampler *s, struct race *r, const float *logits, bool xtc, float *margin)
 {
 	size_t n = filter(s, logits, r->best);
-	double temperature;
+	double best, temperature;
 
 	if (xtc)
 		n = od_candidates_xtc(s->cand, n, s->o.xtc_threshold);
-	temperature = temperature_of(s, n);
+	best = (double)od_candidates_best(s->cand, n)->logit; /* it may be far below the best of all */
+	temperature = temperature_of(s, n, best);
 	if (temperature == 0)
 		return best_of_few(s, n, margin);
-	/* The best of them may be far below the best of all. */
-	od_candidates_weigh(s->cand, n, (double)od_candidates_best(s->cand, n)->logit, temperature);
+	od_candidates_weigh(s->cand, n, best, temperature);
 	r->min_p = 0;
 	for (size_t i = 0; i < n; i++)
 		enter(r, s->cand[i].id, s->cand[i].p);

@@ -1,15 +1,41 @@
-/* The sampler against distributions, draws and margins that numpy made by definition (tests/golden/sampler); greedy
- * choice, penalties, biases and refusals; and that a seed says it all. */
+/* The sampler against distributions, draws and margins that numpy made by definition or llama.cpp by its own samplers
+ * (tests/golden/sampler); greedy choice, penalties, biases and refusals; and that a seed says it all. */
 #include <float.h>
 
 #include "common/base/json.h"
 #include "tests/unit/sampler_util.h"
 
 #define MAX_BIAS 8
+#define MAX_BREAKERS 32
+#define MAX_COUNTED 27u /* tokens */
 
 static double real(const json_t *obj, const char *key)
 {
 	return json_number_value(json_object_get(obj, key));
+}
+
+/* The options that only llama.json has. */
+static void read_llama(const json_t *c, struct od_sampler_opts *o, int32_t breakers[MAX_BREAKERS])
+{
+	const json_t *opts = json_object_get(c, "options"), *b = json_object_get(c, "breakers");
+
+	if (!od_json_has(opts, "typical_p"))
+		return;
+	o->typical_p = real(opts, "typical_p");
+	o->top_n_sigma = real(opts, "top_n_sigma");
+	o->xtc_probability = real(opts, "xtc_probability");
+	o->xtc_threshold = real(opts, "xtc_threshold");
+	o->dynatemp_range = real(opts, "dynatemp_range");
+	o->dynatemp_exponent = real(opts, "dynatemp_exponent");
+	o->dry.multiplier = real(opts, "dry_multiplier");
+	o->dry.base = real(opts, "dry_base");
+	o->dry.allowed_length = (uint32_t)real(opts, "dry_allowed_length");
+	o->dry.window = (uint32_t)real(opts, "dry_penalty_last_n");
+	o->dry.breakers = breakers;
+	o->dry.n_breakers = json_array_size(b);
+	assert_in_range(o->dry.n_breakers, 0, MAX_BREAKERS);
+	for (size_t i = 0; i < o->dry.n_breakers; i++)
+		breakers[i] = (int32_t)json_integer_value(json_array_get(b, i));
 }
 
 static void read_case(const json_t *c, struct od_sampler_opts *o, struct od_logit_bias bias[MAX_BIAS], float *logits,
@@ -22,7 +48,8 @@ static void read_case(const json_t *c, struct od_sampler_opts *o, struct od_logi
 	o->top_k = (uint32_t)real(opts, "top_k");
 	o->top_p = real(opts, "top_p");
 	o->min_p = real(opts, "min_p");
-	o->repetition_penalty = real(opts, "repetition_penalty");
+	if (od_json_has(opts, "repetition_penalty"))
+		o->repetition_penalty = real(opts, "repetition_penalty");
 	o->repetition_window = (uint32_t)real(opts, "repetition_window");
 	o->frequency_penalty = real(opts, "frequency_penalty"); /* 0 if it is not there */
 	o->presence_penalty = real(opts, "presence_penalty");
@@ -39,7 +66,8 @@ static void read_case(const json_t *c, struct od_sampler_opts *o, struct od_logi
 	*n = (uint32_t)json_array_size(l);
 	assert_in_range(*n, 2, MAX_VOCAB);
 	for (uint32_t i = 0; i < *n; i++) {
-		logits[i] = (float)json_number_value(json_array_get(l, i));
+		logits[i] =
+			json_is_null(json_array_get(l, i)) ? -INFINITY : (float)json_number_value(json_array_get(l, i));
 		p[i] = json_number_value(json_array_get(json_object_get(c, "probabilities"), i));
 	}
 }
@@ -81,28 +109,30 @@ static void check_counts(struct od_sampler *s, const float *logits, const double
 	assert_true(chi < 60);
 }
 
-static void against_numpy(void **state)
+static void against_golden(const char *path, size_t n_cases)
 {
 	struct od_err err;
 	json_t *root, *cases, *c, *want, *margins;
 	size_t i, k;
 
-	(void)state;
-	assert_int_equal(od_json_load("tests/golden/sampler/sampler.json", 1 << 20, &root, &err), OD_OK);
+	assert_int_equal(od_json_load(path, 1 << 20, &root, &err), OD_OK);
 	assert_int_equal(od_json_arr(root, "cases", &cases, "golden", &err), OD_OK);
-	assert_true(json_array_size(cases) >= 27);
+	assert_true(json_array_size(cases) >= n_cases);
 	json_array_foreach(cases, i, c)
 	{
 		struct od_sampler_opts o;
 		struct od_logit_bias bias[MAX_BIAS];
+		int32_t breakers[MAX_BREAKERS];
 		struct od_sampler *s;
 		float logits[MAX_VOCAB];
 		double p[MAX_VOCAB];
 		uint32_t n;
 
 		read_case(c, &o, bias, logits, p, &n);
+		read_llama(c, &o, breakers);
 		s = start(&o, n, json_object_get(c, "recent"), (size_t)real(c, "prompt"));
 		memset(bias, 0x55, sizeof(bias)); /* the sampler has its own */
+		memset(breakers, 0x55, sizeof(breakers));
 		margins = json_object_get(c, "margins");
 		assert_int_equal(json_array_size(margins), 40);
 		json_array_foreach(json_object_get(c, "tokens"), k, want)
@@ -110,13 +140,27 @@ static void against_numpy(void **state)
 			const json_t *m = json_array_get(margins, k);
 			float margin;
 
-			assert_int_equal(sample_with(s, logits, n, &margin), json_integer_value(want));
+			if (sample_with(s, logits, n, &margin) != json_integer_value(want))
+				fail_msg("%s, case %zu, draw %zu: another token", path, i, k);
 			check_margin(margin, json_is_null(m) ? (double)INFINITY : json_number_value(m));
 		}
-		check_counts(s, logits, p, n);
+		if (n <= MAX_COUNTED)
+			check_counts(s, logits, p, n);
 		od_sampler_free(s);
 	}
 	json_decref(root);
+}
+
+static void against_numpy(void **state)
+{
+	(void)state;
+	against_golden("tests/golden/sampler/sampler.json", 27);
+}
+
+static void against_llama(void **state)
+{
+	(void)state;
+	against_golden("tests/golden/sampler/llama.json", 60);
 }
 
 static void greedy_and_odd_logits(void **state)
@@ -336,26 +380,40 @@ static void reproducible(void **state)
 static void any_place_again(void **state)
 {
 	enum { N = 32, TOKENS = 60, PROMPT = 5 };
+	const int32_t late[] = { 3, 9, 20 };
 	struct od_sampler *once, *again;
 	struct od_sampler_opts o;
 	float logits[TOKENS][N], margin[TOKENS], found;
 	int32_t text[TOKENS];
 
 	(void)state;
-	for (int setting = 0; setting < 10; setting++) {
+	for (int setting = 0; setting < 16; setting++) {
 		od_sampler_defaults(&o);
 		o.temperature = setting % 3 == 2 ? 0 : 1.2;
 		o.repetition_penalty = setting % 3 > 0 ? 1.8 : 1;
 		o.repetition_window = setting < 3 ? 0 : 7;
 		o.frequency_penalty = setting == 6 || setting >= 8 ? 0.4 : 0;
 		o.presence_penalty = setting >= 7 ? -0.6 : 0;
+		if (setting >= 10) {
+			o.dry.multiplier = setting % 2 == 0 ? 0.8 : 0;
+			o.dry.window = 64;
+			o.dry.allowed_length = 1;
+			o.xtc_probability = setting >= 12 ? 0.4 : 0;
+			o.xtc_threshold = 0.05;
+			o.typical_p = setting == 14 ? 0.8 : 1;
+			o.dynatemp_range = setting == 15 ? 0.7 : 0;
+			o.top_n_sigma = setting == 13 ? 1.5 : -1;
+			o.late = late;
+			o.n_late = 3;
+			o.min_draws = setting == 11 ? 10 : 0;
+		}
 		o.seed = 77;
 		once = open_sampler(&o, N);
 		again = open_sampler(&o, N);
 		for (int i = 0; i < TOKENS; i++) {
 			for (int k = 0; k < N; k++)
 				/* without a choice it counts, too */
-				logits[i][k] = i == 20 ? -INFINITY : sinf((float)(i * N + k));
+				logits[i][k] = i == 20 ? -INFINITY : sinf((float)(i * N + k)) * 3;
 			text[i] = i < PROMPT ? i : sample_with(once, logits[i], N, &margin[i]);
 			assert_int_equal(i < PROMPT ? od_sampler_prompt(once, &text[i], 1) :
 						      od_sampler_accept(once, &text[i], 1),
@@ -481,12 +539,19 @@ static void refuses(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(against_numpy),	  cmocka_unit_test(greedy_and_odd_logits),
-		cmocka_unit_test(impossible_tokens),	  cmocka_unit_test(penalty_of_a_huge_logit),
-		cmocka_unit_test(second_of_two_is_light), cmocka_unit_test(greedy_everywhere),
-		cmocka_unit_test(large_vocabulary),	  cmocka_unit_test(reproducible),
-		cmocka_unit_test(any_place_again),	  cmocka_unit_test(only_chosen_tokens_are_penalised),
-		cmocka_unit_test(refuses_biases),	  cmocka_unit_test(refuses),
+		cmocka_unit_test(against_numpy),
+		cmocka_unit_test(against_llama),
+		cmocka_unit_test(greedy_and_odd_logits),
+		cmocka_unit_test(impossible_tokens),
+		cmocka_unit_test(penalty_of_a_huge_logit),
+		cmocka_unit_test(second_of_two_is_light),
+		cmocka_unit_test(greedy_everywhere),
+		cmocka_unit_test(large_vocabulary),
+		cmocka_unit_test(reproducible),
+		cmocka_unit_test(any_place_again),
+		cmocka_unit_test(only_chosen_tokens_are_penalised),
+		cmocka_unit_test(refuses_biases),
+		cmocka_unit_test(refuses),
 	};
 
 	return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);

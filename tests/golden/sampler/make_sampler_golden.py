@@ -127,4 +127,5 @@ def main():
         f.write('{"cases": [\n' + ",\n".join(json.dumps(c) for c in cases) + "\n]}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
