@@ -37,8 +37,8 @@ size_t od_candidates_typical(struct od_candidate *c, size_t n, double typical_p,
 size_t od_candidates_min_p(struct od_candidate *c, size_t n, double min_p);
 /* Keeps all below this probability, and of the others only the last. */
 size_t od_candidates_xtc(struct od_candidate *c, size_t n, double threshold);
-/* Entropy over the greatest possible one: 0 to 1; of one candidate 0. Weights are of temperature 1, the best one's is 1.
- */
+/* Entropy over the greatest possible one: 0 to 1; of one candidate 0. Weights are of temperature 1, the best one's is
+ * 1. */
 double od_candidates_entropy(const struct od_candidate *c, size_t n);
 /* The best of at least one. */
 const struct od_candidate *od_candidates_best(const struct od_candidate *c, size_t n);
