@@ -33,9 +33,10 @@
 struct main_options {
 	struct odm_engine_args engine;
 	const char *prompt, *prompts, *repetition;
-	uint64_t max_tokens, top_k, repetition_window, seed;
+	uint64_t max_tokens, min_tokens, top_k, repetition_window, dry_allowed_length, dry_penalty_last_n, seed;
 	double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
-	struct od_arg_list stop;
+	struct od_sampler_opts more; /* samplers that generation_config.json does not name */
+	struct od_arg_list stop, stop_tokens, breakers;
 	bool ignore_eos, json, quiet, verbose, help, version;
 };
 
@@ -43,7 +44,9 @@ struct app {
 	struct main_options opt;
 	struct odm_main_node *node;
 	struct odm_engine *engine; /* the node's */
-	struct od_sampler_opts sampling;
+	struct odm_prompt_defaults all; /* the command line's part in every prompt */
+	int32_t *breakers; /* all's */
+	int32_t stop_token[OD_ARG_LIST_MAX];
 	struct odm_prompts prompts;
 	bool any_failed, output_failed;
 };
@@ -98,12 +101,16 @@ static void default_options(struct main_options *o)
 		.min_p = UNSET_REAL,
 		.repetition_penalty = UNSET_REAL,
 	};
+	od_sampler_defaults(&o->more);
+	o->dry_allowed_length = o->more.dry.allowed_length;
+	o->dry_penalty_last_n = o->more.dry.window;
 	odm_engine_args_defaults(&o->engine);
 	o->engine.opts.engine.cancel = &interrupted;
 }
 
 static int parse_options(struct main_options *o, int argc, char **argv, struct od_err *err)
 {
+	struct od_sampler_opts *more = &o->more;
 	const struct od_arg own[] = {
 		/* No title: these end the engine's group "Cluster". */
 		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR",
@@ -112,7 +119,7 @@ static int parse_options(struct main_options *o, int argc, char **argv, struct o
 		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT",
 		  "the prompt; -: all of stdin (default: each line of stdin is a prompt)", 0, 0, NULL },
 		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE",
-		  "prompts, a JSON object a line: \"prompt\"; optional max_tokens, temperature, top_k, top_p, min_p, frequency_penalty, presence_penalty, logit_bias, seed, stop, logprobs, prompt_logprobs; -: stdin",
+		  "prompts, a JSON object a line: \"prompt\"; optional max_tokens, temperature, top_k and so on (README); -: stdin",
 		  0, 0, NULL },
 		{ "parallel", OD_ARG_UINT, &o->engine.opts.engine.parallel, "N",
 		  "with --prompts: write N texts at once (default: 1)", 1, ODM_MAX_PARALLEL, NULL },
@@ -120,6 +127,9 @@ static int parse_options(struct main_options *o, int argc, char **argv, struct o
 		  "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
 		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N",
 		  "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
+		{ "min-tokens", OD_ARG_UINT, &o->min_tokens, "N", "do not end before N tokens (default: 0)", 0, 1e9,
+		  NULL },
+		{ "stop-token", OD_ARG_LIST, &o->stop_tokens, "ID", "end with this token; repeatable", 0, 0, NULL },
 		{ "ignore-eos", OD_ARG_FLAG, &o->ignore_eos, NULL, "go on after the end-of-text token", 0, 0, NULL },
 		{ "stop", OD_ARG_LIST, &o->stop, "TEXT", "end before this text; repeatable", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Sampling (default: the model's generation_config.json, else greedy)" },
@@ -136,6 +146,31 @@ static int parse_options(struct main_options *o, int argc, char **argv, struct o
 		  OD_MAX_PENALTY, NULL },
 		{ "presence-penalty", OD_ARG_REAL, &o->presence_penalty, "P",
 		  "above 0: generated tokens are less likely (default: 0)", -OD_MAX_PENALTY, OD_MAX_PENALTY, NULL },
+		{ "typical-p", OD_ARG_REAL, &more->typical_p, "P",
+		  "only tokens of a typical surprise that make up probability P (default: 1, all)", 0, 1, NULL },
+		{ "top-n-sigma", OD_ARG_REAL, &more->top_n_sigma, "N",
+		  "only logits up to N standard deviations below the best (default: 0, all)", 0, OD_MAX_SIGMA, NULL },
+		{ "xtc-probability", OD_ARG_REAL, &more->xtc_probability, "P",
+		  "with this probability leave out all likely tokens but the last (default: 0)", 0, 1, NULL },
+		{ "xtc-threshold", OD_ARG_REAL, &more->xtc_threshold, "P",
+		  "tokens of at least this probability are likely (default: 0.1; above 0.5: none)", 0, 1, NULL },
+		{ "dynatemp-range", OD_ARG_REAL, &more->dynatemp_range, "T",
+		  "by entropy, lower or raise the temperature by up to T (default: 0)", 0, OD_MAX_DYNATEMP_RANGE,
+		  NULL },
+		{ "dynatemp-exponent", OD_ARG_REAL, &more->dynatemp_exponent, "X",
+		  "the part of the range is the entropy to the power X (default: 1)", 0, OD_MAX_DYNATEMP_EXPONENT,
+		  NULL },
+		{ "dry-multiplier", OD_ARG_REAL, &more->dry.multiplier, "M",
+		  "above 0: tokens that prolong a repetition are less likely (default: 0)", 0, OD_MAX_DRY_MULTIPLIER,
+		  NULL },
+		{ "dry-base", OD_ARG_REAL, &more->dry.base, "B",
+		  "the penalty grows by this factor with each token (default: 1.75)", 1, OD_MAX_DRY_BASE, NULL },
+		{ "dry-allowed-length", OD_ARG_UINT, &o->dry_allowed_length, "N",
+		  "a repetition of less than N tokens has no penalty (default: 2)", 0, OD_MAX_DRY_WINDOW, NULL },
+		{ "dry-penalty-last-n", OD_ARG_UINT, &o->dry_penalty_last_n, "N",
+		  "look for repetitions in the last N tokens (default: 64)", 0, OD_MAX_DRY_WINDOW, NULL },
+		{ "dry-sequence-breaker", OD_ARG_LIST, &o->breakers, "TEXT",
+		  "no repetition reaches past this text; repeatable (default: line break, : \" *)", 0, 0, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "the same seed gives the same text (default: 0)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt: ids, text and all figures", 0, 0,
@@ -190,7 +225,7 @@ static int check_options(struct main_options *o, struct od_err *err)
 static int choose_sampling(struct app *a, struct od_err *err)
 {
 	const struct main_options *o = &a->opt;
-	struct od_sampler_opts *s = &a->sampling;
+	struct od_sampler_opts *s = &a->all.sampling;
 	int rc = odm_sampling_defaults(s, odm_engine_pack(a->engine), err);
 
 	if (rc != OD_OK)
@@ -209,8 +244,46 @@ static int choose_sampling(struct app *a, struct od_err *err)
 		s->repetition_window = (uint32_t)o->repetition_window;
 	s->frequency_penalty = o->frequency_penalty;
 	s->presence_penalty = o->presence_penalty;
+	s->typical_p = o->more.typical_p;
+	s->top_n_sigma = o->more.top_n_sigma;
+	s->xtc_probability = o->more.xtc_probability;
+	s->xtc_threshold = o->more.xtc_threshold;
+	s->dynatemp_range = o->more.dynatemp_range;
+	s->dynatemp_exponent = o->more.dynatemp_exponent;
+	s->dry = o->more.dry;
+	s->dry.allowed_length = (uint32_t)o->dry_allowed_length;
+	s->dry.window = (uint32_t)o->dry_penalty_last_n;
 	s->seed = o->seed;
 	return od_sampler_check(s, err);
+}
+
+static int choose_all(struct app *a, struct od_err *err)
+{
+	const struct main_options *o = &a->opt;
+	struct odm_prompt_defaults *q = &a->all;
+	int rc = choose_sampling(a, err);
+
+	q->max_tokens = o->max_tokens;
+	q->min_tokens = o->min_tokens;
+	q->stop = o->stop.value;
+	q->n_stop = o->stop.n;
+	q->stop_token = a->stop_token;
+	q->n_stop_tokens = o->stop_tokens.n;
+	q->breaker = o->breakers.n > 0 ? o->breakers.value : odm_usual_breakers;
+	q->n_breaker = o->breakers.n > 0 ? o->breakers.n : ODM_N_USUAL_BREAKERS;
+	for (size_t i = 0; rc == OD_OK && i < o->stop_tokens.n; i++) {
+		uint64_t id;
+
+		rc = od_parse_u64(o->stop_tokens.value[i], 0, INT32_MAX, &id, err);
+		if (rc != OD_OK)
+			return od_fail_within(err, "--stop-token");
+		a->stop_token[i] = (int32_t)id;
+	}
+	if (rc == OD_OK)
+		rc = odm_sampling_dry(&q->sampling.dry, odm_engine_tokenizer(a->engine),
+				      od_pack_config(odm_engine_pack(a->engine))->vocab, odm_engine_ctx(a->engine),
+				      q->breaker, q->n_breaker, &a->breakers, err);
+	return rc;
 }
 
 static bool show_text(void *arg, const char *piece, size_t len)
@@ -267,11 +340,14 @@ static int generate(struct app *a, const char *text, size_t len, const int32_t *
 	struct odm_request req = {
 		.prompt = ids,
 		.n_prompt = n_ids,
-		.max_tokens = o->max_tokens,
+		.max_tokens = a->all.max_tokens,
+		.min_tokens = a->all.min_tokens,
 		.ignore_eos = o->ignore_eos,
-		.sampling = a->sampling,
-		.stop = o->stop.value,
-		.n_stop = o->stop.n,
+		.sampling = a->all.sampling,
+		.stop = a->all.stop,
+		.n_stop = a->all.n_stop,
+		.stop_token = a->all.stop_token,
+		.n_stop_tokens = a->all.n_stop_tokens,
 		.observer = { .arg = a, .text = o->json ? NULL : show_text },
 	};
 	struct odm_result r;
@@ -443,10 +519,13 @@ static int submit(struct app *a, const struct odm_prompt *q, struct main_text *t
 		.prompt = q->ids,
 		.n_prompt = q->n_ids,
 		.max_tokens = q->max_tokens,
+		.min_tokens = q->min_tokens,
 		.ignore_eos = a->opt.ignore_eos,
 		.sampling = q->sampling,
 		.stop = q->stop,
 		.n_stop = q->n_stop,
+		.stop_token = q->stop_token,
+		.n_stop_tokens = q->n_stop_tokens,
 		.logprobs = q->logprobs,
 		.prompt_logprobs = q->prompt_logprobs,
 	};
@@ -548,8 +627,8 @@ static int run_file(struct app *a, struct od_err *err)
 	if (t == NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s has no tokenizer, so it cannot read prompts",
 			       od_pack_dir(odm_engine_pack(a->engine)));
-	rc = odm_prompts_encode(&a->prompts, t, odm_engine_ctx(a->engine), &a->sampling, a->opt.max_tokens,
-				a->opt.stop.value, a->opt.stop.n, err);
+	rc = odm_prompts_encode(&a->prompts, t, od_pack_config(odm_engine_pack(a->engine))->vocab,
+				odm_engine_ctx(a->engine), &a->all, err);
 	if (rc != OD_OK)
 		return rc;
 	if (!o->engine.quiet && a->prompts.n > 1)
@@ -602,11 +681,12 @@ static int run(struct app *a, struct od_err *err)
 		od_log(OD_LOG_INFO, "KV cache: at most %s, for texts of up to %u tokens",
 		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)),
 		       odm_engine_ctx(a->engine));
-	rc = choose_sampling(a, err);
+	rc = choose_all(a, err);
 	if (rc == OD_OK)
 		rc = run_prompts(a, err);
 	a->output_failed = odm_main_node_close(a->node) != OD_OK || a->output_failed;
 	odm_prompts_fini(&a->prompts);
+	free(a->breakers);
 	return rc;
 }
 

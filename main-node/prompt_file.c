@@ -3,7 +3,9 @@
 #include "common/base/args.h"
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/base/strbuf.h"
 #include "main-node/engine/engine.h"
+#include "main-node/engine/sampling_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,15 +15,53 @@
 #define MAX_TOKENS 1000000000u
 #define MAX_STOPS 64
 
-static const char *const fields[] = { "prompt", "max_tokens",	     "temperature",	 "top_k",      "top_p",
-				      "min_p",	"frequency_penalty", "presence_penalty", "logit_bias", "seed",
-				      "stop",	"logprobs",	     "prompt_logprobs",	 NULL };
+#define AT(field) offsetof(struct od_sampler_opts, field)
+
+/* Numbers of a line that the sampler takes as they are. */
+static const struct {
+	const char *name;
+	size_t at;
+	double min, max;
+} reals[] = {
+	{ "temperature", AT(temperature), 0, 1000 },
+	{ "top_p", AT(top_p), 0, 1 },
+	{ "min_p", AT(min_p), 0, 1 },
+	{ "frequency_penalty", AT(frequency_penalty), -OD_MAX_PENALTY, OD_MAX_PENALTY },
+	{ "presence_penalty", AT(presence_penalty), -OD_MAX_PENALTY, OD_MAX_PENALTY },
+	{ "typical_p", AT(typical_p), 0, 1 },
+	{ "top_n_sigma", AT(top_n_sigma), -1, OD_MAX_SIGMA },
+	{ "xtc_probability", AT(xtc_probability), 0, 1 },
+	{ "xtc_threshold", AT(xtc_threshold), 0, 1 },
+	{ "dynatemp_range", AT(dynatemp_range), 0, OD_MAX_DYNATEMP_RANGE },
+	{ "dynatemp_exponent", AT(dynatemp_exponent), 0, OD_MAX_DYNATEMP_EXPONENT },
+	{ "dry_multiplier", AT(dry.multiplier), 0, OD_MAX_DRY_MULTIPLIER },
+	{ "dry_base", AT(dry.base), 1, OD_MAX_DRY_BASE },
+};
+
+static const struct {
+	const char *name;
+	size_t at;
+	uint32_t max;
+} integers[] = {
+	{ "top_k", AT(top_k), UINT32_MAX },
+	{ "dry_allowed_length", AT(dry.allowed_length), OD_MAX_DRY_WINDOW },
+	{ "dry_penalty_last_n", AT(dry.window), OD_MAX_DRY_WINDOW },
+};
+
+static const char *const others[] = { "prompt",	  "max_tokens",	    "min_tokens",     "logit_bias",
+				      "seed",	  "stop",	    "stop_token_ids", "dry_sequence_breakers",
+				      "logprobs", "prompt_logprobs" };
+
+#define N(array) (sizeof(array) / sizeof((array)[0]))
 
 void odm_prompts_fini(struct odm_prompts *p)
 {
 	for (size_t i = 0; i < p->n; i++) {
 		free(p->prompt[i].ids);
 		free(p->prompt[i].stop);
+		free(p->prompt[i].stop_token);
+		free(p->prompt[i].breaker);
+		free(p->prompt[i].breakers);
 		free(p->prompt[i].bias);
 		json_decref(p->prompt[i].object);
 	}
@@ -31,57 +71,103 @@ void odm_prompts_fini(struct odm_prompts *p)
 
 /* ---- Reading ---- */
 
+static bool is_field(const char *key)
+{
+	for (size_t i = 0; i < N(others); i++)
+		if (strcmp(others[i], key) == 0)
+			return true;
+	for (size_t i = 0; i < N(reals); i++)
+		if (strcmp(reals[i].name, key) == 0)
+			return true;
+	for (size_t i = 0; i < N(integers); i++)
+		if (strcmp(integers[i].name, key) == 0)
+			return true;
+	return false;
+}
+
 /* A slip of the pen must not change a text without a word. */
 static int check_fields(json_t *o, const char *where, struct od_err *err)
 {
+	struct od_strbuf names = { 0 };
 	const char *key;
 	json_t *value;
 
-	json_object_foreach(o, key, value)
+	json_object_foreach(o, key, value) if (!is_field(key))
 	{
-		size_t i = 0;
-
-		while (fields[i] != NULL && strcmp(fields[i], key) != 0)
-			i++;
-		if (fields[i] == NULL)
-			return od_fail(
-				err, OD_ERR_FORMAT,
-				"%s: field \"%s\": expected prompt, max_tokens, temperature, top_k, "
-				"top_p, min_p, frequency_penalty, presence_penalty, logit_bias, seed, stop, logprobs or "
-				"prompt_logprobs",
-				where, key);
+		for (size_t i = 0; i < N(others); i++)
+			od_strbuf_printf(&names, "%s, ", others[i]);
+		for (size_t i = 0; i < N(integers); i++)
+			od_strbuf_printf(&names, "%s, ", integers[i].name);
+		for (size_t i = 0; i < N(reals); i++)
+			od_strbuf_printf(&names, "%s%s", reals[i].name, i + 1 < N(reals) ? ", " : "");
+		od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected one of %s", where, key,
+			names.failed ? "" : names.text);
+		od_strbuf_fini(&names);
+		return OD_ERR_FORMAT;
 	}
 	return OD_OK;
 }
 
-static int add_stop(struct odm_prompt *q, const json_t *s, const char *where, struct od_err *err)
+static int add_text(const char **text, const json_t *s, const char *field, const char *where, struct od_err *err)
 {
 	if (!json_is_string(s) || json_string_length(s) == 0 || strlen(json_string_value(s)) != json_string_length(s))
 		return od_fail(err, OD_ERR_FORMAT,
-			       "%s: field \"stop\": expected a text, or a list of texts, none of them empty", where);
-	q->stop[q->n_stop++] = json_string_value(s);
+			       "%s: field \"%s\": expected a text, or a list of texts, none of them empty", where,
+			       field);
+	*text = json_string_value(s);
 	return OD_OK;
 }
 
-static int read_stop(struct odm_prompt *q, const json_t *o, const char *where, struct od_err *err)
+/* *text: malloc'd, the strings borrowed; NULL: the line has no such field. */
+static int read_texts(const char ***text, size_t *n_text, const json_t *o, const char *field, const char *where,
+		      struct od_err *err)
 {
-	const json_t *stop = json_object_get(o, "stop");
-	const size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
+	const json_t *list = json_object_get(o, field);
+	const size_t n = json_is_array(list) ? json_array_size(list) : 1;
 	int rc = OD_OK;
 
-	if (!od_json_has(o, "stop"))
+	if (!od_json_has(o, field))
 		return OD_OK;
 	if (n > MAX_STOPS)
-		return od_fail(err, OD_ERR_RANGE, "%s: field \"stop\": expected at most %d texts, found %zu", where,
-			       MAX_STOPS, n);
-	q->stop = calloc(n + 1, sizeof(*q->stop));
-	if (q->stop == NULL)
+		return od_fail(err, OD_ERR_RANGE, "%s: field \"%s\": expected at most %d texts, found %zu", where,
+			       field, MAX_STOPS, n);
+	*text = calloc(n + 1, sizeof(**text));
+	if (*text == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", where);
-	if (!json_is_array(stop))
-		return add_stop(q, stop, where, err);
+	*n_text = n;
+	if (!json_is_array(list))
+		return add_text(*text, list, field, where, err);
 	for (size_t i = 0; rc == OD_OK && i < n; i++)
-		rc = add_stop(q, json_array_get(stop, i), where, err);
+		rc = add_text(*text + i, json_array_get(list, i), field, where, err);
 	return rc;
+}
+
+/* The engine checks that they are tokens of the vocabulary. */
+static int read_stop_tokens(struct odm_prompt *q, const json_t *o, const char *where, struct od_err *err)
+{
+	const size_t n = json_array_size(json_object_get(o, "stop_token_ids"));
+	json_t *list;
+	int rc;
+
+	if (!od_json_has(o, "stop_token_ids"))
+		return OD_OK;
+	rc = od_json_arr(o, "stop_token_ids", &list, where, err);
+	if (rc != OD_OK)
+		return rc;
+	if (n > ODM_MAX_STOP_TOKENS)
+		return od_fail(err, OD_ERR_RANGE, "%s: field \"stop_token_ids\": expected at most %d tokens, found %zu",
+			       where, ODM_MAX_STOP_TOKENS, n);
+	q->stop_token = calloc(n + 1, sizeof(*q->stop_token));
+	if (q->stop_token == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", where);
+	for (size_t i = 0; i < n; i++) {
+		const json_t *v = json_array_get(list, i);
+
+		if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
+			return od_fail(err, OD_ERR_FORMAT, "%s: field \"stop_token_ids\": expected token ids", where);
+		q->stop_token[q->n_stop_tokens++] = (int32_t)json_integer_value(v);
+	}
+	return OD_OK;
 }
 
 /* The sampler checks the biases, and their number. */
@@ -131,31 +217,27 @@ static int read_logprobs(struct odm_prompt *q, const json_t *o, const char *wher
 
 /* Checks types and ranges; odm_prompts_encode, which knows the rest, takes the values. */
 static int read_sampling(const json_t *o, struct odm_prompt *q, const struct od_sampler_opts *other,
-			 uint64_t max_tokens, const char *where, struct od_err *err)
+			 uint64_t max_tokens, uint64_t min_tokens, const char *where, struct od_err *err)
 {
 	struct od_sampler_opts *s = &q->sampling;
+	const char *from = (const char *)other;
 	int rc = OD_OK;
 
 	*s = *other;
 	s->logit_bias = q->bias;
 	s->n_logit_bias = q->n_bias;
 	q->max_tokens = max_tokens;
+	q->min_tokens = min_tokens;
 	if (od_json_has(o, "max_tokens"))
 		rc = od_json_u64(o, "max_tokens", 0, MAX_TOKENS, &q->max_tokens, where, err);
-	if (rc == OD_OK)
-		rc = od_json_f64_or(o, "temperature", 0, 1000, other->temperature, &s->temperature, where, err);
-	if (rc == OD_OK)
-		rc = od_json_u32_or(o, "top_k", 0, UINT32_MAX, other->top_k, &s->top_k, where, err);
-	if (rc == OD_OK)
-		rc = od_json_f64_or(o, "top_p", 0, 1, other->top_p, &s->top_p, where, err);
-	if (rc == OD_OK)
-		rc = od_json_f64_or(o, "min_p", 0, 1, other->min_p, &s->min_p, where, err);
-	if (rc == OD_OK)
-		rc = od_json_f64_or(o, "frequency_penalty", -OD_MAX_PENALTY, OD_MAX_PENALTY, other->frequency_penalty,
-				    &s->frequency_penalty, where, err);
-	if (rc == OD_OK)
-		rc = od_json_f64_or(o, "presence_penalty", -OD_MAX_PENALTY, OD_MAX_PENALTY, other->presence_penalty,
-				    &s->presence_penalty, where, err);
+	if (rc == OD_OK && od_json_has(o, "min_tokens"))
+		rc = od_json_u64(o, "min_tokens", 0, MAX_TOKENS, &q->min_tokens, where, err);
+	for (size_t i = 0; rc == OD_OK && i < N(reals); i++)
+		rc = od_json_f64_or(o, reals[i].name, reals[i].min, reals[i].max, *(const double *)(from + reals[i].at),
+				    (double *)((char *)s + reals[i].at), where, err);
+	for (size_t i = 0; rc == OD_OK && i < N(integers); i++)
+		rc = od_json_u32_or(o, integers[i].name, 0, integers[i].max, *(const uint32_t *)(from + integers[i].at),
+				    (uint32_t *)((char *)s + integers[i].at), where, err);
 	if (rc == OD_OK && od_json_has(o, "seed"))
 		rc = od_json_u64(o, "seed", 0, INT64_MAX, &s->seed, where, err);
 	if (rc == OD_OK && od_sampler_check(s, err) != OD_OK) {
@@ -185,8 +267,12 @@ static int read_object(struct odm_prompt *q, const char *line, size_t len, const
 	if (rc == OD_OK)
 		rc = read_logprobs(q, o, where, err);
 	if (rc == OD_OK)
-		rc = read_sampling(o, q, &greedy, 0, where, err);
-	return rc == OD_OK ? read_stop(q, o, where, err) : rc;
+		rc = read_sampling(o, q, &greedy, 0, 0, where, err);
+	if (rc == OD_OK)
+		rc = read_stop_tokens(q, o, where, err);
+	if (rc == OD_OK)
+		rc = read_texts(&q->breaker, &q->n_breaker, o, "dry_sequence_breakers", where, err);
+	return rc == OD_OK ? read_texts(&q->stop, &q->n_stop, o, "stop", where, err) : rc;
 }
 
 static bool is_blank(const char *line, size_t len)
@@ -290,25 +376,50 @@ static int encode(const struct odm_prompts *p, struct odm_prompt *q, const struc
 	return OD_OK;
 }
 
-int odm_prompts_encode(struct odm_prompts *p, const struct od_tokenizer *t, uint32_t ctx,
-		       const struct od_sampler_opts *sampling, uint64_t max_tokens, const char *const *stop,
-		       size_t n_stop, struct od_err *err)
+static int copy_stop_tokens(struct odm_prompt *q, const struct odm_prompt_defaults *other, const char *where,
+			    struct od_err *err)
+{
+	q->stop_token = calloc(other->n_stop_tokens, sizeof(*q->stop_token));
+	if (q->stop_token == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", where);
+	memcpy(q->stop_token, other->stop_token, other->n_stop_tokens * sizeof(*q->stop_token));
+	q->n_stop_tokens = other->n_stop_tokens;
+	return OD_OK;
+}
+
+/* Fills in what the line leaves out. */
+static int complete(struct odm_prompt *q, const struct odm_prompt_defaults *other, const char *where,
+		    struct od_err *err)
+{
+	int rc = read_sampling(q->object, q, &other->sampling, other->max_tokens, other->min_tokens, where, err);
+
+	if (rc != OD_OK || q->stop != NULL || other->n_stop == 0)
+		return rc;
+	q->stop = calloc(other->n_stop, sizeof(*q->stop));
+	if (q->stop == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", where);
+	memcpy(q->stop, other->stop, other->n_stop * sizeof(*q->stop));
+	q->n_stop = other->n_stop;
+	return OD_OK;
+}
+
+int odm_prompts_encode(struct odm_prompts *p, const struct od_tokenizer *t, uint32_t vocab, uint32_t ctx,
+		       const struct odm_prompt_defaults *other, struct od_err *err)
 {
 	char where[400];
 	int rc = OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < p->n; i++) {
 		struct odm_prompt *q = &p->prompt[i];
+		const bool own = q->breaker != NULL;
 
 		snprintf(where, sizeof(where), "%s, line %zu", p->path, q->line);
-		rc = read_sampling(q->object, q, sampling, max_tokens, where, err);
-		if (rc == OD_OK && q->stop == NULL && n_stop > 0) {
-			q->stop = calloc(n_stop, sizeof(*q->stop));
-			if (q->stop == NULL)
-				return od_fail(err, OD_ERR_NOMEM, "%s: no memory", where);
-			memcpy(q->stop, stop, n_stop * sizeof(*q->stop));
-			q->n_stop = n_stop;
-		}
+		rc = complete(q, other, where, err);
+		if (rc == OD_OK)
+			rc = odm_sampling_dry(&q->sampling.dry, t, vocab, ctx, own ? q->breaker : other->breaker,
+					      own ? q->n_breaker : other->n_breaker, &q->breakers, err);
+		if (rc == OD_OK && q->stop_token == NULL && other->n_stop_tokens > 0)
+			rc = copy_stop_tokens(q, other, where, err);
 		if (rc == OD_OK)
 			rc = encode(p, q, t, ctx, err);
 	}

@@ -107,6 +107,7 @@ enum odm_finish {
 const char *odm_finish_name(enum odm_finish f); /* "length", "eos", "stop", "context", "cancelled", "error" */
 
 #define ODM_MAX_LOGPROBS 20
+#define ODM_MAX_STOP_TOKENS 1024
 
 /* A token of a text, in order. Borrowed. */
 struct odm_token {

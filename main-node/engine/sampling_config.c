@@ -1,6 +1,7 @@
 #include "main-node/engine/sampling_config.h"
 
 #include "common/base/json.h"
+#include "common/text/breakers.h"
 
 /* Hugging Face's defaults for do_sample without further fields. */
 #define HF_TEMPERATURE 1.0
@@ -40,5 +41,20 @@ int odm_sampling_defaults(struct od_sampler_opts *o, const struct od_pack *pack,
 		rc = od_json_f64_or(g, "top_p", 0, 1, 1.0, &o->top_p, where, err);
 	if (rc == OD_OK)
 		rc = od_json_f64_or(g, "min_p", 0, 1, 0.0, &o->min_p, where, err);
+	return rc;
+}
+
+const char *const odm_usual_breakers[ODM_N_USUAL_BREAKERS] = { "\n", ":", "\"", "*" };
+
+int odm_sampling_dry(struct od_dry_opts *d, const struct od_tokenizer *t, uint32_t vocab, uint32_t ctx,
+		     const char *const *text, size_t n_text, int32_t **breakers, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	*breakers = NULL;
+	d->window = d->window < ctx ? d->window : ctx;
+	if (od_dry_is_on(d) && t != NULL)
+		rc = od_breakers_find(breakers, &d->n_breakers, t, vocab, text, n_text, err);
+	d->breakers = *breakers;
 	return rc;
 }

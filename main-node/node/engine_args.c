@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OWN_MAX 32
+#define OWN_MAX 48
 #define MAX_HEDGE_PERCENT 400 /* every hedge there can be of a top-1 model */
 
 void odm_engine_args_defaults(struct odm_engine_args *a)

@@ -88,6 +88,52 @@ def refused_fields_are_named():
     assert seen > 150, seen
 
 
+def written(api, **fields):
+    """The text, how many tokens it has, and why it ended."""
+    limit = next(k for k in BODIES[api] if k.startswith("max_"))
+    status, _, o = server().ask(api, {**BODIES[api], limit: 40, **fields})
+    assert status == 200, (api, fields, o)
+    end = o["choices"][0]["finish_reason"] if "choices" in o else o.get("stop_reason") or o["status"]
+    text = o["choices"][0].get("text") or o["choices"][0]["message"]["content"] if "choices" in o else \
+        o["content"][0]["text"] if "content" in o else o["output"][0]["content"][0]["text"]
+    return text, o["usage"].get("completion_tokens", o["usage"].get("output_tokens")), end
+
+
+ENDS = {"/v1/completions": "stop", "/v1/chat/completions": "stop", "/v1/responses": "completed", "/v1/messages": "end_turn"}
+
+
+@test
+def samplers_and_stop_tokens_act_in_each_api():
+    for api, end in ENDS.items():
+        plain = written(api)[0]
+        for fields in {"dry_multiplier": 5, "dry_allowed_length": 1}, {"typical_p": 0.1}, {"typ_p": 0.1}, \
+                      {"xtc_probability": 1, "xtc_threshold": 0.01}, {"dynatemp_range": 5, "seed": 3}:
+            assert written(api, **fields)[0] != plain, (api, fields)
+        for off in {"dry_multiplier": 5, "dry_penalty_last_n": 0}, {"xtc_probability": 1, "xtc_threshold": 0.51}, {"top_n_sigma": -1}, \
+                   {"dry_multiplier": 0, "dry_base": 0, "typical_p": 1, "min_tokens": 0, "stop_token_ids": []}:
+            assert written(api, **off)[0] == plain, (api, off)
+        assert written(api, temperature=1, seed=1, top_n_sigma=0.001)[0] == plain, api  # the best logit alone is left
+        ids = server().ask("/tokenize", {"content": plain, "add_special": False})[2]["tokens"]
+        at = next(i for i in range(3, len(ids)) if ids[i] not in ids[:i])
+        begin = server().ask("/detokenize", {"tokens": ids[:at]})[2]["content"]
+        for more in {}, {"ignore_eos": True}, {"min_tokens": at}:
+            text, n, why = written(api, stop_token_ids=[ids[at], 3], **more)
+            assert text.strip() == begin.strip() and (n, why) == (at + 1, end), (api, more, text, begin, n, why)
+        text, n, why = written(api, stop_token_ids=[ids[at]], min_tokens=at + 4)
+        assert n >= at + 5 - 1 and text.strip().startswith(begin.strip()) and text != plain, (api, text, plain, n)
+
+
+@test
+def a_masked_token_keeps_its_log_probability():
+    ask = lambda **f: server().ask("/v1/completions", {**BODIES["/v1/completions"], "logprobs": 5, "max_tokens": 6, **f})[2]["choices"][0]["logprobs"]
+    plain = ask()
+    first = server().ask("/tokenize", {"content": plain["tokens"][0], "add_special": False})[2]["tokens"]
+    assert len(first) == 1, plain
+    masked = ask(stop_token_ids=first, min_tokens=6)
+    assert plain["tokens"][0] not in masked["tokens"], masked
+    assert masked["top_logprobs"][0] == plain["top_logprobs"][0], (plain, masked)
+
+
 @test
 def unknown_fields_are_said_once():
     for _ in range(3):

@@ -25,6 +25,13 @@ WORDS = ("once upon a time there was king who had three sons and the eldest went
          "sang only at night").split()
 
 
+RARE = [  # samplers of llama.cpp, and tokens that must not come yet
+    {"dry_multiplier": 1, "dry_allowed_length": 1}, {"dry_multiplier": 0.8, "dry_sequence_breakers": ["e", " th"], "typical_p": 0.9},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05}, {"top_n_sigma": 1.2, "dynatemp_range": 0.5}, {"typical_p": 0.7, "min_tokens": 5},
+    {"xtc_probability": 0.4, "min_p": 0.02, "dry_multiplier": 2, "dry_penalty_last_n": 900}, {"min_tokens": 5, "stop_token_ids": [60, 71, 90]},
+]
+
+
 class Model:
     """A checkpoint, and the od-main that runs it."""
     stops = " the ", " and", "."
@@ -99,6 +106,8 @@ def some_prompts(model, seed):
             o |= {"frequency_penalty": 0.8, "presence_penalty": (0.5, -0.5)[i % 8 == 1]}
         if i % 4 == 2:
             o["logit_bias"] = model.bias
+        if i % 4 == 3:
+            o |= rng.choice(RARE)
         out.append(o)
     return out
 

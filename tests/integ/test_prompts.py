@@ -29,6 +29,10 @@ def some_prompts(seed):
                   "top_k": rng.choice([0, 50]), "min_p": rng.choice([0, 0.02])}
         if rng.random() < 0.3:
             o["stop"] = rng.choice([" the ", [" the ", " and"]])
+        if rng.random() < 0.4:
+            o |= rng.choice([{"dry_multiplier": 1.5, "dry_allowed_length": 1, "dry_base": 2}, {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+                             {"typical_p": 0.6, "top_n_sigma": 2}, {"dynatemp_range": 0.6, "dynatemp_exponent": 0.7},
+                             {"dry_multiplier": 1, "dry_penalty_last_n": 500, "dry_sequence_breakers": ["e"]}])
         if rng.random() < 0.3:
             o |= {"frequency_penalty": rng.choice([-0.3, 0.9]), "presence_penalty": rng.choice([0, 0.5])}
         out.append(o)
@@ -65,11 +69,13 @@ def alone(prompts):
         if key in _alone:
             continue
         args = ["--resident"]
-        for option in "temperature", "seed", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty":
-            if option in o:
+        for option in o:
+            if option not in ("prompt", "max_tokens", "stop", "dry_sequence_breakers"):
                 args += [f"--{option.replace('_', '-')}={o[option]}"]
         for stop in [o["stop"]] if isinstance(o.get("stop"), str) else o.get("stop", []):
             args += ["--stop", stop]
+        for text in o.get("dry_sequence_breakers", []):
+            args += ["--dry-sequence-breaker", text]
         _alone[key] = generate(*args, prompt=o["prompt"], tokens=o["max_tokens"])
     return [_alone[json.dumps(o, sort_keys=True)] for o in prompts]
 
@@ -159,6 +165,11 @@ BAD = {
     "an unknown field": (['{"prompt": "a", "max_token": 3}'], ["line 1", "max_token", "max_tokens"]),
     "a field of another type": (['{"prompt": "a", "max_tokens": "3"}'], ["line 1", "max_tokens", "integer"]),
     "out of range": (['{"prompt": "a", "top_p": 1.5}'], ["line 1", "top_p"]),
+    "a sampler out of range": (['{"prompt": "a", "typical_p": 1.5}'], ["line 1", "typical_p", "0 to 1"]),
+    "a base below 1": (['{"prompt": "a", "dry_base": 0.5}'], ["line 1", "dry_base"]),
+    "a breaker that is no text": (['{"prompt": "a", "dry_sequence_breakers": [3]}'], ["line 1", "dry_sequence_breakers"]),
+    "a stop token that is none": (['{"prompt": "a", "stop_token_ids": [-1]}'], ["line 1", "stop_token_ids"]),
+    "stop tokens that are no list": (['{"prompt": "a", "stop_token_ids": 7}'], ["line 1", "stop_token_ids", "array"]),
     "negative": (['{"prompt": "a", "max_tokens": -1}'], ["line 1", "max_tokens"]),
     "a seed that is none": (['{"prompt": "a", "seed": 1.5}'], ["line 1", "seed"]),
     "an empty stop": (['{"prompt": "a", "stop": ""}'], ["line 1", "stop"]),

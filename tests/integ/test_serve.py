@@ -54,7 +54,10 @@ def greedy_text_is_that_of_od_main():
 @test
 def sampled_text_is_too():
     for extra in {"seed": 7, "temperature": 0.9}, {"seed": 8, "temperature": 1.3, "top_k": 20}, \
-                 {"seed": 9, "temperature": 1.0, "top_p": 0.8, "min_p": 0.02}, {"seed": 3, "temperature": 0.7, "repetition_penalty": 1.3}:
+                 {"seed": 9, "temperature": 1.0, "top_p": 0.8, "min_p": 0.02}, {"seed": 3, "temperature": 0.7, "repetition_penalty": 1.3}, \
+                 {"seed": 5, "temperature": 0.9, "dry_multiplier": 1.5, "dry_allowed_length": 1}, {"seed": 5, "temperature": 1, "typical_p": 0.5}, \
+                 {"seed": 6, "temperature": 1, "xtc_probability": 0.5, "xtc_threshold": 0.05}, \
+                 {"seed": 6, "temperature": 1, "top_n_sigma": 1, "dynatemp_range": 0.8, "dynatemp_exponent": 0.5}, {"temperature": 0, "min_tokens": 9}:
         args = [x for k, v in extra.items() for x in ("--" + k.replace("_", "-"), v)]
         assert text_of(server().complete(PROMPT, 20, **extra)) == generate("--resident", *args, prompt=PROMPT, tokens=20)["text"], extra
     texts = {text_of(server().complete(PROMPT, 20, temperature=1.5)) for _ in range(4)}
@@ -310,7 +313,15 @@ BAD_FIELDS = [
     ({"prompt": "a", "n": 0}, "n"), ({"prompt": "a", "n": 1000}, "n"), ({"prompt": "a", "best_of": 3}, "best_of"),
     ({"prompt": "a", "suffix": "b"}, "suffix"), ({"prompt": "a", "response_format": {"type": "json_object"}}, "response_format"),
     ({"prompt": "a", "response_format": "text"}, "response_format"), ({"prompt": "a", "guided_json": {"type": "object"}}, "guided_json"),
-    ({"prompt": "a", "min_tokens": 3}, "min_tokens"), ({"prompt": "a", "model": 3}, "model"), ({"prompt": "a", "echo": "yes"}, "echo"),
+    ({"prompt": "a", "min_tokens": -1}, "min_tokens"), ({"prompt": "a", "min_tokens": 4, "max_tokens": 3}, "min_tokens"),
+    ({"prompt": "a", "stop_token_ids": 5}, "stop_token_ids"), ({"prompt": "a", "stop_token_ids": [5, 99999]}, "stop_token_ids"),
+    ({"prompt": "a", "stop_token_ids": ["a"]}, "stop_token_ids"), ({"prompt": "a", "stop_token_ids": [5] * 1025}, "stop_token_ids"),
+    ({"prompt": "a", "typical_p": 1.1}, "typical_p"), ({"prompt": "a", "top_n_sigma": -2}, "top_n_sigma"),
+    ({"prompt": "a", "xtc_probability": 2}, "xtc_probability"), ({"prompt": "a", "xtc_threshold": -0.1}, "xtc_threshold"),
+    ({"prompt": "a", "dynatemp_range": -1}, "dynatemp_range"), ({"prompt": "a", "dynatemp_exponent": -1}, "dynatemp_exponent"),
+    ({"prompt": "a", "dry_multiplier": -1}, "dry_multiplier"), ({"prompt": "a", "dry_base": 101}, "dry_base"),
+    ({"prompt": "a", "dry_allowed_length": -1}, "dry_allowed_length"), ({"prompt": "a", "dry_penalty_last_n": -2}, "dry_penalty_last_n"),
+    ({"prompt": "a", "dry_sequence_breakers": 3}, "dry_sequence_breakers"), ({"prompt": "a", "model": 3}, "model"), ({"prompt": "a", "echo": "yes"}, "echo"),
     ({"prompt": "a", "logprobs": 21}, "logprobs"), ({"prompt": "a", "logprobs": "all"}, "logprobs"),
 ]
 

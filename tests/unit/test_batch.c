@@ -85,6 +85,16 @@ static void draw_text(struct batch_text *t, size_t most_prompt)
 		r->sampling.repetition_penalty = random_below(&seed, 2) > 0 ? 1.2 : 1;
 	}
 	if (random_below(&seed, 3) == 0) {
+		r->sampling.dry.multiplier = 1;
+		r->sampling.dry.allowed_length = 1;
+		r->sampling.xtc_probability = 0.5;
+		r->sampling.xtc_threshold = 0.02;
+		r->sampling.typical_p = random_below(&seed, 2) > 0 ? 0.9 : 1;
+		r->sampling.dynatemp_range = random_below(&seed, 2) > 0 ? 0.5 : 0;
+		r->sampling.top_n_sigma = random_below(&seed, 2) > 0 ? 2 : -1;
+		r->min_tokens = random_below(&seed, 2);
+	}
+	if (random_below(&seed, 3) == 0) {
 		r->stop = stops;
 		r->n_stop = 2;
 	}

@@ -65,6 +65,7 @@ struct draft_setting {
 	uint64_t max_tokens; /* 0: TOKENS */
 	bool eos; /* the end-of-text token ends it */
 	uint64_t seed;
+	bool rare; /* DRY, XTC, typical, dynamic temperature */
 };
 
 static void generate(struct odm_engine *e, const struct draft_setting *s, struct drafter *d, struct odm_result *r)
@@ -85,6 +86,14 @@ static void generate(struct odm_engine *e, const struct draft_setting *s, struct
 	req.sampling.temperature = s->temperature;
 	req.sampling.repetition_penalty = s->repetition_penalty;
 	req.sampling.seed = s->seed;
+	if (s->rare) {
+		req.sampling.dry.multiplier = 1;
+		req.sampling.dry.allowed_length = 1;
+		req.sampling.xtc_probability = 0.5;
+		req.sampling.xtc_threshold = 0.01;
+		req.sampling.typical_p = 0.95;
+		req.sampling.dynatemp_range = 0.4;
+	}
 	if (d != NULL)
 		req.drafter = (struct odm_drafter){ .draft = draft, .arg = d };
 	if (odm_generate(e, &req, r, &err) != OD_OK)
@@ -155,9 +164,10 @@ static bool is_plain(char c)
 
 static void try_engine(struct odm_engine *e)
 {
-	struct draft_setting s[] = { { 0, 1, NULL, 0, false, 0 },
-				     { 1.2, 1.3, NULL, 0, false, 11 },
-				     { 1.2, 1, NULL, 0, false, 11 } };
+	struct draft_setting s[] = { { 0, 1, NULL, 0, false, 0, false },
+				     { 1.2, 1.3, NULL, 0, false, 11, false },
+				     { 1.2, 1, NULL, 0, false, 12, true },
+				     { 1.2, 1, NULL, 0, false, 11, false } };
 	char stop[4] = "";
 	struct odm_result r;
 
@@ -172,8 +182,8 @@ static void try_engine(struct odm_engine *e)
 		odm_result_fini(&r);
 	}
 	assert_true(stop[0] != '\0');
-	s[2].stop = stop;
-	try_setting(e, &s[2], &r);
+	s[3].stop = stop;
+	try_setting(e, &s[3], &r);
 	assert_int_equal(r.finish, ODM_FINISH_STOP);
 	odm_result_fini(&r);
 }
@@ -301,7 +311,7 @@ static void ends(void **state)
 	e = open_engine(pack, OD_PROFILE_F32, false, "shadow");
 	config = (struct od_config *)e->model->config;
 	for (uint64_t text = 0; text < 50 && !(all_seen(by_stop) && all_seen(by_eos)); text++) {
-		const struct draft_setting free = { 1.3, 1.1, NULL, 0, false, text };
+		const struct draft_setting free = { 1.3, 1.1, NULL, 0, false, text, false };
 		struct odm_result all;
 
 		generate(e, &free, NULL, &all);

@@ -245,6 +245,36 @@ static void put_bad_bias(struct fake *f, double frequency, double presence, uint
 	send_data(f, &h, NULL, 0);
 }
 
+/* The rare samplers; what is not said is off. */
+static void put_bad_rare(struct fake *f, double typical_p, double multiplier, uint32_t breaker, size_t n_breakers,
+			 size_t n_late)
+{
+	static uint32_t breakers[OD_MAX_DRY_BREAKERS + 2], late[OD_MAX_LATE + 1];
+	Od__Header h = OD__HEADER__INIT;
+	Od__SeqOpen body = OD__SEQ_OPEN__INIT;
+	Od__RareSampling rare = OD__RARE_SAMPLING__INIT;
+
+	for (size_t i = 0; i + 1 < n_breakers; i += 2) {
+		breakers[i] = 1;
+		breakers[i + 1] = breaker;
+	}
+	body.sequence = SEQUENCE;
+	body.top_p = body.repetition_penalty = 1;
+	body.own_state = true;
+	body.rare = &rare;
+	rare.typical_p = typical_p;
+	rare.dry_multiplier = multiplier;
+	rare.dry_base = 2;
+	rare.dry_window = 64;
+	rare.dry_breakers = breakers;
+	rare.n_dry_breakers = n_breakers;
+	rare.late = late;
+	rare.n_late = n_late;
+	h.body_case = OD__HEADER__BODY_SEQ_OPEN;
+	h.seq_open = &body;
+	send_data(f, &h, NULL, 0);
+}
+
 static void put_bad_share(struct fake *f, uint32_t tokens)
 {
 	Od__Header h = OD__HEADER__INIT;
@@ -324,7 +354,7 @@ static void put_far_step(struct fake *f, uint64_t number)
 }
 
 /* Everything that must be dropped, and nothing else suffers. On the data socket: */
-#define N_RUBBISH 47
+#define N_RUBBISH 54
 static void put_rubbish(struct fake *f)
 {
 	size_t row = od_seq_state_row_bytes(f->own.state, 0, 0);
@@ -369,6 +399,13 @@ static void put_rubbish(struct fake *f)
 	put_bad_bias(f, 0, 0, ALL_ALIKE, 2, 2, 1); /* one twice */
 	put_bad_bias(f, 0, 0, 0, 1, 1, 100.5f);
 	put_bad_bias(f, 0, 0, 0, MAX_BIASES, MAX_BIASES, 1); /* too many */
+	put_bad_rare(f, 1.1, 0, 0, 0, 0);
+	put_bad_rare(f, 1, NAN, 0, 0, 0);
+	put_bad_rare(f, 1, 1, cfg->vocab, 2, 0);
+	put_bad_rare(f, 1, 1, UINT32_MAX, 2, 0);
+	put_bad_rare(f, 1, 1, 0, 3, 0); /* half a breaker */
+	put_bad_rare(f, 1, 1, 0, OD_MAX_DRY_BREAKERS + 2, 0);
+	put_bad_rare(f, 1, 0, 0, 0, OD_MAX_LATE + 1);
 	put_bad_tokens(f, SEQUENCE + 1, 0, 0, 1);
 	put_bad_tokens(f, SEQUENCE, 0, 0, 0);
 	put_bad_tokens(f, SEQUENCE, 0, cfg->vocab, 1);

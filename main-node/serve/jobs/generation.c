@@ -1,7 +1,6 @@
 #include "main-node/serve/jobs/generation.h"
 
 #include "common/base/clock.h"
-#include "common/text/breakers.h"
 #include "main-node/engine/sampling_config.h"
 
 #include <stdlib.h>
@@ -11,7 +10,6 @@
 #define MAX_TOKENS 1e9
 #define MAX_N 128
 #define MAX_STOPS 64
-#define MAX_STOP_TOKENS 1024
 
 #define AT(field) offsetof(struct odm_generation, field)
 
@@ -110,9 +108,9 @@ static int read_stop_tokens(struct odm_generation *g, uint32_t vocab, struct odm
 	if (!json_is_array(g->stop_token_ids))
 		return odm_api_fail(e, 400, "stop_token_ids", OD_ERR_FORMAT,
 				    "stop_token_ids: expected an array of token ids");
-	if (n > MAX_STOP_TOKENS)
+	if (n > ODM_MAX_STOP_TOKENS)
 		return odm_api_fail(e, 400, "stop_token_ids", OD_ERR_RANGE,
-				    "stop_token_ids: expected at most %d tokens, found %zu", MAX_STOP_TOKENS, n);
+				    "stop_token_ids: expected at most %d tokens, found %zu", ODM_MAX_STOP_TOKENS, n);
 	g->stop_token = calloc(n + 1, sizeof(*g->stop_token));
 	if (g->stop_token == NULL)
 		return odm_no_memory(e);
@@ -129,20 +127,21 @@ static int read_stop_tokens(struct odm_generation *g, uint32_t vocab, struct odm
 	return OD_OK;
 }
 
-/* The settings of DRY that need the model: how long a text may be, and which tokens break a repetition. */
+/* A base below 1 is the usual one, as for llama-server. */
 static int read_dry(struct odm_generation *g, const struct odm_engine *engine, struct odm_api_error *e)
 {
-	const struct od_tokenizer *t = odm_engine_tokenizer(engine);
 	const uint32_t ctx = odm_engine_ctx(engine);
 	struct od_err err;
 	int rc;
 
-	g->dry_window =
-		g->dry_penalty_last_n < 0 || g->dry_penalty_last_n > ctx ? ctx : (uint32_t)g->dry_penalty_last_n;
-	if (g->dry_multiplier == 0 || g->dry_window == 0 || t == NULL)
-		return OD_OK;
-	rc = od_breakers_find(&g->breakers, &g->n_breakers, t, od_pack_config(odm_engine_pack(engine))->vocab,
-			      g->dry_sequence_breakers.value, g->dry_sequence_breakers.n, &err);
+	g->dry = (struct od_dry_opts){
+		.multiplier = g->dry_multiplier,
+		.base = g->dry_base >= 1 ? g->dry_base : OD_DRY_BASE,
+		.allowed_length = (uint32_t)g->dry_allowed_length,
+		.window = g->dry_penalty_last_n >= 0 ? (uint32_t)g->dry_penalty_last_n : ctx,
+	};
+	rc = odm_sampling_dry(&g->dry, odm_engine_tokenizer(engine), od_pack_config(odm_engine_pack(engine))->vocab,
+			      ctx, g->dry_sequence_breakers.value, g->dry_sequence_breakers.n, &g->breakers, &err);
 	return rc == OD_OK ? rc : odm_no_memory(e);
 }
 
@@ -186,8 +185,9 @@ int odm_generation_read(struct odm_generation *g, const json_t *request, const s
 				      .dry_base = s.dry.base,
 				      .dry_allowed_length = s.dry.allowed_length,
 				      .dry_penalty_last_n = s.dry.window,
-				      .dry_sequence_breakers = { { "\n", ":", "\"", "*" }, 4 },
+				      .dry_sequence_breakers = { .n = ODM_N_USUAL_BREAKERS },
 				      .repetition_penalty = s.repetition_penalty };
+	memcpy(g->dry_sequence_breakers.value, odm_usual_breakers, sizeof(odm_usual_breakers));
 	if (rc != OD_OK)
 		return odm_api_fail(e, 500, NULL, rc, "%s", err.msg);
 	rc = odm_fields_read(fields, request, g, e);
@@ -239,14 +239,7 @@ void odm_generation_request(const struct odm_generation *g, size_t choice, struc
 			.xtc_threshold = g->xtc_threshold,
 			.dynatemp_range = g->dynatemp_range,
 			.dynatemp_exponent = g->dynatemp_exponent,
-			.dry = {
-				.multiplier = g->dry_multiplier,
-				.base = g->dry_base >= 1 ? g->dry_base : OD_DRY_BASE,
-				.allowed_length = (uint32_t)g->dry_allowed_length,
-				.window = g->dry_window,
-				.breakers = g->breakers,
-				.n_breakers = g->n_breakers,
-			},
+			.dry = g->dry,
 			.logit_bias = g->bias,
 			.n_logit_bias = g->n_bias,
 			.seed = (uint64_t)g->seed + choice,

@@ -27,8 +27,8 @@ struct odm_generation {
 	struct od_logit_bias *bias; /* malloc'd; odm_generation_fini */
 	size_t n_bias;
 	int32_t *stop_token, *breakers; /* malloc'd; odm_generation_fini */
-	size_t n_stop_tokens, n_breakers;
-	uint32_t dry_window; /* dry_penalty_last_n within the context */
+	size_t n_stop_tokens;
+	struct od_dry_opts dry; /* the settings of DRY, ready for a sampler */
 };
 
 /* Reads these fields of a request. Fields that it does not give have od-main's defaults: the model's
