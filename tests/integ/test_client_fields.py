@@ -94,9 +94,11 @@ def written(api, **fields):
     status, _, o = server().ask(api, {**BODIES[api], limit: 40, **fields})
     assert status == 200, (api, fields, o)
     end = o["choices"][0]["finish_reason"] if "choices" in o else o.get("stop_reason") or o["status"]
-    text = o["choices"][0].get("text") or o["choices"][0]["message"]["content"] if "choices" in o else \
-        o["content"][0]["text"] if "content" in o else o["output"][0]["content"][0]["text"]
-    return text, o["usage"].get("completion_tokens", o["usage"].get("output_tokens")), end
+    if "choices" in o:
+        texts = [o["choices"][0]["message"]["content"] if "message" in o["choices"][0] else o["choices"][0]["text"]]
+    else:
+        texts = [c["text"] for c in (o["content"] if "content" in o else [c for i in o["output"] for c in i["content"]])]
+    return "".join(t or "" for t in texts), o["usage"].get("completion_tokens", o["usage"].get("output_tokens")), end
 
 
 ENDS = {"/v1/completions": "stop", "/v1/chat/completions": "stop", "/v1/responses": "completed", "/v1/messages": "end_turn"}
@@ -110,6 +112,7 @@ def samplers_and_stop_tokens_act_in_each_api():
                       {"xtc_probability": 1, "xtc_threshold": 0.01}, {"dynatemp_range": 5, "seed": 3}:
             assert written(api, **fields)[0] != plain, (api, fields)
         for off in {"dry_multiplier": 5, "dry_penalty_last_n": 0}, {"xtc_probability": 1, "xtc_threshold": 0.51}, {"top_n_sigma": -1}, \
+                   {"dry_multiplier": 5, "dry_allowed_length": 1, "dry_sequence_breakers": [*"abcdefghijklmnopqrstuvwxyz .,\"!"]}, \
                    {"dry_multiplier": 0, "dry_base": 0, "typical_p": 1, "min_tokens": 0, "stop_token_ids": []}:
             assert written(api, **off)[0] == plain, (api, off)
         assert written(api, temperature=1, seed=1, top_n_sigma=0.001)[0] == plain, api  # the best logit alone is left
@@ -117,10 +120,20 @@ def samplers_and_stop_tokens_act_in_each_api():
         at = next(i for i in range(3, len(ids)) if ids[i] not in ids[:i])
         begin = server().ask("/detokenize", {"tokens": ids[:at]})[2]["content"]
         for more in {}, {"ignore_eos": True}, {"min_tokens": at}:
-            text, n, why = written(api, stop_token_ids=[ids[at], 3], **more)
+            text, n, why = written(api, stop_token_ids=[ids[at]], **more)
             assert text.strip() == begin.strip() and (n, why) == (at + 1, end), (api, more, text, begin, n, why)
         text, n, why = written(api, stop_token_ids=[ids[at]], min_tokens=at + 4)
-        assert n >= at + 5 - 1 and text.strip().startswith(begin.strip()) and text != plain, (api, text, plain, n)
+        assert n > at + 3 and text.strip().startswith(begin.strip()) and text != plain, (api, text, plain, n)
+
+
+@test
+def eos_waits_for_min_tokens():
+    eos = server().ask("/tokenize", {"content": "</s>", "parse_special": True, "add_special": False})[2]["tokens"]
+    assert len(eos) == 1, eos
+    for api, end in ENDS.items():
+        for n in 0, 1, 7:
+            assert written(api, logit_bias={str(eos[0]): 100}, min_tokens=n)[1:] == (n + 1, end), (api, n)
+        assert written(api, logit_bias={str(eos[0]): 100}, min_tokens=40)[1] == 40, api
 
 
 @test

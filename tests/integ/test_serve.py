@@ -321,7 +321,7 @@ BAD_FIELDS = [
     ({"prompt": "a", "dynatemp_range": -1}, "dynatemp_range"), ({"prompt": "a", "dynatemp_exponent": -1}, "dynatemp_exponent"),
     ({"prompt": "a", "dry_multiplier": -1}, "dry_multiplier"), ({"prompt": "a", "dry_base": 101}, "dry_base"),
     ({"prompt": "a", "dry_allowed_length": -1}, "dry_allowed_length"), ({"prompt": "a", "dry_penalty_last_n": -2}, "dry_penalty_last_n"),
-    ({"prompt": "a", "dry_sequence_breakers": 3}, "dry_sequence_breakers"), ({"prompt": "a", "model": 3}, "model"), ({"prompt": "a", "echo": "yes"}, "echo"),
+    ({"prompt": "a", "dry_sequence_breakers": 3}, "dry_sequence_breakers"), ({"prompt": "a", "dry_sequence_breakers": ["x"] * 33}, "dry_sequence_breakers"), ({"prompt": "a", "model": 3}, "model"), ({"prompt": "a", "echo": "yes"}, "echo"),
     ({"prompt": "a", "logprobs": 21}, "logprobs"), ({"prompt": "a", "logprobs": "all"}, "logprobs"),
 ]
 
