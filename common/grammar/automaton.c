@@ -5,7 +5,7 @@
 
 #define UNKNOWN UINT32_MAX
 #define MAX_SETS (1u << 22)
-#define MAX_ROW_BYTES ((size_t)128 << 20)
+#define MAX_ROW_BYTES ((size_t)64 << 20)
 #define MAX_LEVEL 1000 /* levels of JSON, as most readers have it */
 #define MAX_RECURSION 4000 /* stacks in stacks while one is opened or two are joined */
 

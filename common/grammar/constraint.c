@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_MASK_BYTES ((size_t)32 << 20) /* masks that are kept, by state and by expression each */
+#define MAX_MASK_BYTES ((size_t)8 << 20) /* masks that are kept, by state and by expression each */
 #define MIN_MASKS 8
 #define MAX_FEW 256 /* tokens of a part that are listed */
 #define MAX_RUNS 64 /* repetitions for which runs are kept */
@@ -54,6 +54,7 @@ struct od_constraint {
 	uint64_t clock;
 	uint32_t *path; /* [max_depth + 1] states on the way to a node */
 	bool failed; /* no memory */
+	atomic_size_t bytes;
 };
 
 /* ---- What is kept ---- */
@@ -297,6 +298,31 @@ static const struct part *part_of(struct od_constraint *c, uint32_t re)
 	return done ? &k->part : NULL;
 }
 
+/* ---- Memory ---- */
+
+static size_t list_memory(const struct od_constraint *c, const struct kept_list *l)
+{
+	size_t n = l->max * sizeof(*l->v) + l->hash_size * sizeof(*l->hash) + l->n * c->mask_words * sizeof(uint64_t);
+
+	for (size_t i = 0; i < l->n; i++)
+		n += l->v[i].part.cap_exits * sizeof(uint32_t);
+	return n;
+}
+
+static size_t memory_of(const struct od_constraint *c)
+{
+	size_t n = od_automaton_memory(c->a) + list_memory(c, &c->by_re) + list_memory(c, &c->by_state);
+
+	for (size_t i = 0; i < c->n_runs; i++)
+		n += od_runs_memory(c->runs[i].runs);
+	return n;
+}
+
+size_t od_constraint_size(const struct od_constraint *c)
+{
+	return atomic_load(&c->bytes);
+}
+
 /* ---- Masks ---- */
 
 /* Adds the tokens of one way. False: it has too many ends, or there is no memory. */
@@ -372,6 +398,7 @@ int od_constraint_mask(struct od_constraint *c, uint32_t state, const uint64_t *
 		k->key = OD_STATE_DEAD; /* found for no text */
 	if (rc == OD_OK)
 		*mask = k->part.mask;
+	atomic_store(&c->bytes, memory_of(c));
 	return rc;
 }
 
@@ -471,24 +498,6 @@ void od_constraint_unref(struct od_constraint *c)
 	od_automaton_free(c->a);
 	free(c->path);
 	free(c);
-}
-
-static size_t list_memory(const struct od_constraint *c, const struct kept_list *l)
-{
-	size_t n = l->max * sizeof(*l->v) + l->hash_size * sizeof(*l->hash) + l->n * c->mask_words * sizeof(uint64_t);
-
-	for (size_t i = 0; i < l->n; i++)
-		n += l->v[i].part.cap_exits * sizeof(uint32_t);
-	return n;
-}
-
-size_t od_constraint_memory(const struct od_constraint *c)
-{
-	size_t n = od_automaton_memory(c->a) + list_memory(c, &c->by_re) + list_memory(c, &c->by_state);
-
-	for (size_t i = 0; i < c->n_runs; i++)
-		n += od_runs_memory(c->runs[i].runs);
-	return n;
 }
 
 void od_mask_apply(const uint64_t *mask, float *logits, uint32_t n_tokens)

@@ -20,7 +20,7 @@ OD_MUST_CHECK int od_constraint_new(struct od_constraint **out, struct od_gramma
 				    struct od_err *err);
 struct od_constraint *od_constraint_ref(struct od_constraint *c);
 void od_constraint_unref(struct od_constraint *c); /* NULL ok */
-size_t od_constraint_memory(const struct od_constraint *c); /* bytes */
+size_t od_constraint_size(const struct od_constraint *c); /* bytes, about; any thread */
 
 const struct od_vocab *od_constraint_vocab(const struct od_constraint *c);
 

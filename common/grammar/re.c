@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define MAX_NODES (1u << 22)
-#define MAX_ROW_BYTES ((size_t)192 << 20)
+#define MAX_ROW_BYTES ((size_t)64 << 20)
 #define DEFAULT_WORK 3000000u /* derivatives: about a second */
 #define UNKNOWN UINT32_MAX
 #define MAX_DEPTH 2000 /* levels of expressions in expressions */

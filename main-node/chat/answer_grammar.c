@@ -20,7 +20,7 @@ struct answer_grammar {
 };
 
 /* One call of a block, as it is being written. */
-struct call {
+struct call_syntax {
 	const struct odm_call_format *format;
 	const json_t *function;
 	const char *name;
@@ -91,15 +91,15 @@ static uint32_t maybe(struct answer_grammar *a, uint32_t x)
 
 /* ---- Arguments ---- */
 
-static const json_t *parameters_of(const struct call *c)
+static const json_t *parameters_of(const struct call_syntax *c)
 {
 	const json_t *p = json_object_get(c->function, "parameters");
 
 	return json_is_object(p) ? p : NULL;
 }
 
-static uint32_t add_schema(struct answer_grammar *a, const struct call *c, const json_t *whole, const json_t *schema,
-			   const struct od_json_style *style)
+static uint32_t add_schema(struct answer_grammar *a, const struct call_syntax *c, const json_t *whole,
+			   const json_t *schema, const struct od_json_style *style)
 {
 	struct od_schema_check *check;
 	struct od_err err;
@@ -120,7 +120,7 @@ static uint32_t add_schema(struct answer_grammar *a, const struct call *c, const
 /* The schema that arguments are held to: an object, of any members where the tool is not strict. Two of the schema's
  * own kind are put together, since parameters need not say that they are an object. A new reference, NULL without
  * memory. */
-static json_t *args_schema(const struct call *c)
+static json_t *args_schema(const struct call_syntax *c)
 {
 	const json_t *parameters = c->strict ? parameters_of(c) : NULL;
 
@@ -131,7 +131,7 @@ static json_t *args_schema(const struct call *c)
 	return json_pack("{s:s, s:o}", "type", "object", "allOf", json_pack("[O]", parameters));
 }
 
-static uint32_t json_args(struct answer_grammar *a, const struct call *c, const struct od_json_style *style)
+static uint32_t json_args(struct answer_grammar *a, const struct call_syntax *c, const struct od_json_style *style)
 {
 	json_t *schema = args_schema(c);
 	const json_t *whole = c->strict && parameters_of(c) != NULL ? parameters_of(c) : schema;
@@ -157,8 +157,8 @@ static size_t literal_len(const char *at)
 }
 
 /* The value of a parameter, up to the literal that follows it. */
-static uint32_t param_value(struct answer_grammar *a, const struct call *c, const char *key, const json_t *schema,
-			    const char *end)
+static uint32_t param_value(struct answer_grammar *a, const struct call_syntax *c, const char *key,
+			    const json_t *schema, const char *end)
 {
 	const unsigned types = odm_param_types(c->function, key, strlen(key));
 	const bool lines = c->format->values == ODM_VALUE_LINES, text = types == 0 || (types & ODM_TYPE_STRING) != 0;
@@ -177,7 +177,7 @@ static uint32_t param_value(struct answer_grammar *a, const struct call *c, cons
 }
 
 /* A parameter by the format's text. */
-static uint32_t param(struct answer_grammar *a, const struct call *c, const char *key, const json_t *schema)
+static uint32_t param(struct answer_grammar *a, const struct call_syntax *c, const char *key, const json_t *schema)
 {
 	const char *at = c->format->param;
 	uint32_t node = OD_SYNTAX_EMPTY;
@@ -208,7 +208,7 @@ static bool is_required(const json_t *parameters, const char *key)
 	return false;
 }
 
-static uint32_t params(struct answer_grammar *a, const struct call *c)
+static uint32_t params(struct answer_grammar *a, const struct call_syntax *c)
 {
 	const json_t *parameters = parameters_of(c);
 	uint32_t node = OD_SYNTAX_EMPTY;
@@ -227,7 +227,7 @@ static uint32_t params(struct answer_grammar *a, const struct call *c)
 /* ---- Calls ---- */
 
 /* The whole call as JSON. */
-static uint32_t json_call(struct answer_grammar *a, const struct call *c)
+static uint32_t json_call(struct answer_grammar *a, const struct call_syntax *c)
 {
 	const char *format = a->rules->format->name;
 	const bool cohere = strcmp(format, "cohere") == 0, llama = strcmp(format, "llama") == 0;
@@ -268,7 +268,7 @@ static uint32_t json_call(struct answer_grammar *a, const struct call *c)
 		   od_syntax_level(a->g, cat(a, space, cat(a, body, cat(a, space, od_syntax_text(a->g, "}", 1))))));
 }
 
-static uint32_t call_id(struct answer_grammar *a, const struct call *c)
+static uint32_t call_id(struct answer_grammar *a, const struct call_syntax *c)
 {
 	struct od_byte_set set = { { 0 } };
 	uint32_t node;
@@ -285,7 +285,7 @@ static uint32_t call_id(struct answer_grammar *a, const struct call *c)
 }
 
 /* A section of the format's text for a call. */
-static uint32_t section(struct answer_grammar *a, const struct call *c, const char *at)
+static uint32_t section(struct answer_grammar *a, const struct call_syntax *c, const char *at)
 {
 	uint32_t node = OD_SYNTAX_EMPTY;
 
@@ -323,11 +323,12 @@ static uint32_t any_call(struct answer_grammar *a, const struct odm_call_format 
 	json_array_foreach((json_t *)(uintptr_t)a->rules->tools, i, tool)
 	{
 		const json_t *function = json_object_get(tool, "function");
-		struct call c = { .format = f,
-				  .function = function,
-				  .name = json_string_value(json_object_get(function, "name")),
-				  .number = i,
-				  .strict = a->rules->all_strict || json_is_true(json_object_get(function, "strict")) };
+		struct call_syntax c = { .format = f,
+					 .function = function,
+					 .name = json_string_value(json_object_get(function, "name")),
+					 .number = i,
+					 .strict = a->rules->all_strict ||
+						   json_is_true(json_object_get(function, "strict")) };
 		uint32_t one;
 
 		if (f == NULL || f->param == NULL)
@@ -357,7 +358,7 @@ static uint32_t blocks(struct answer_grammar *a)
 
 	for (size_t i = 0; i < format->n_calls && a->rc == OD_OK; i++) {
 		const struct odm_call_format *f = &format->calls[i];
-		const struct call none = { .format = f };
+		const struct call_syntax none = { .format = f };
 		const uint32_t call = any_call(a, f);
 		uint32_t block = f->bare ? OD_SYNTAX_EMPTY : mark(a, f->open), more;
 

@@ -9,6 +9,7 @@
 #include "main-node/serve/http/exchange.h"
 
 struct odm_call_memory;
+struct odm_constraints;
 struct odm_chat_template;
 struct odm_engine_thread;
 struct odm_health;
@@ -25,6 +26,7 @@ struct odm_app {
 	struct od_err no_chat;
 	const char *folder; /* the pack's path, which answers must not name */
 	struct odm_call_memory *calls;
+	struct odm_constraints *constraints;
 	bool model_checked; /* requests that name another model are refused */
 	int64_t created; /* seconds since 1970 */
 };

@@ -7,6 +7,7 @@
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/api/api.h"
 #include "main-node/serve/api/call_memory.h"
+#include "main-node/serve/api/output_form.h"
 #include "main-node/serve/ops/health.h"
 #include "main-node/serve/http/http.h"
 #include "main-node/serve/ops/metrics.h"
@@ -326,6 +327,7 @@ static int stop(struct server *s, struct od_err *err)
 		odm_http_close(s->app.http);
 	close_handles(s);
 	odm_engine_thread_free(s->app.thread);
+	odm_constraints_free(s->app.constraints);
 	odm_call_memory_free(s->app.calls);
 	odm_health_free(s->app.health);
 	odm_metrics_free(s->app.metrics);
@@ -351,11 +353,12 @@ int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 	s->app.metrics = odm_metrics_new();
 	s->app.health = odm_health_new();
 	s->app.calls = odm_call_memory_new(CALL_MEMORY_CALLS, CALL_MEMORY_BYTES);
+	s->app.constraints = odm_constraints_new();
 	name_model(s);
 	open_chat(s);
 	list_endpoints(s);
 	start_handles(s);
-	if (s->app.metrics == NULL || s->app.health == NULL || s->app.calls == NULL)
+	if (s->app.metrics == NULL || s->app.health == NULL || s->app.calls == NULL || s->app.constraints == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "server");
 	if (rc == OD_OK)
 		/* HTTP opens first: if the address is in use, the process must fail before it loads a model */

@@ -333,20 +333,31 @@ static int read_tool(json_t *tools, const json_t *tool, size_t i, struct odm_api
 	if (!json_is_object(schema))
 		return odm_api_fail(e, 400, where, OD_ERR_FORMAT, "%s: expected an object, found %s", where,
 				    odm_json_describe(schema, found, sizeof(found)));
-	function = odm_chat_tool(name, json_object_get(tool, "description"), json_incref(schema));
+	function = odm_chat_tool(name, tool, json_incref(schema));
 	return json_array_append_new(tools, function) == 0 ? OD_OK : odm_no_memory(e);
 }
 
 static int read_tool_choice(json_t *chat, const json_t *choice, struct odm_api_error *e)
 {
-	const char *type;
+	const char *type, *name;
+	json_t *wanted;
 	int rc = odm_need_string(&type, choice, "tool_choice", "type", e);
 
 	if (rc != OD_OK)
 		return rc;
-	if (strcmp(type, "auto") != 0 && strcmp(type, "none") != 0)
-		return odm_fail_unsupported("tool_choice", "type", "\"auto\" or \"none\"", type, e);
-	if (json_object_set_new(chat, "tool_choice", json_string(type)) != 0)
+	if (strcmp(type, "tool") == 0) {
+		rc = odm_need_string(&name, choice, "tool_choice", "name", e);
+		if (rc != OD_OK)
+			return rc;
+		wanted = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
+	} else if (strcmp(type, "auto") == 0 || strcmp(type, "none") == 0) {
+		wanted = json_string(type);
+	} else if (strcmp(type, "any") == 0) {
+		wanted = json_string("required");
+	} else {
+		return odm_fail_unsupported("tool_choice", "type", "\"auto\", \"any\", \"tool\" or \"none\"", type, e);
+	}
+	if (json_object_set_new(chat, "tool_choice", wanted) != 0)
 		return odm_no_memory(e);
 	if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")) &&
 	    json_object_set_new(chat, "parallel_tool_calls", json_false()) != 0)
@@ -363,13 +374,14 @@ struct anthropic_settings {
 	struct odm_strings stop;
 	bool stream;
 	const char *effort;
-	const json_t *tools, *tool_choice, *mcp_servers;
+	const json_t *tools, *tool_choice, *mcp_servers, *format;
 };
 
 #define AT(field) offsetof(struct anthropic_settings, field)
 
 static const struct odm_field output_config[] = {
 	{ "effort", ODM_FIELD_STRING, AT(effort), 0, 0, NULL },
+	{ "format", ODM_FIELD_JSON, AT(format), 0, 0, NULL },
 	{ 0 },
 };
 
@@ -383,6 +395,8 @@ static const struct odm_field fields[] = {
 	{ "tools", ODM_FIELD_JSON, AT(tools), 0, 0, NULL },
 	{ "tool_choice", ODM_FIELD_JSON, AT(tool_choice), 0, 0, NULL },
 	{ "output_config", ODM_FIELD_OBJECT, 0, 0, 0, output_config },
+	/* its older name */
+	{ "output_format", ODM_FIELD_JSON, AT(format), 0, 0, NULL },
 	{ "mcp_servers", ODM_FIELD_JSON, AT(mcp_servers), 0, 0, NULL },
 	{ 0 },
 };
@@ -422,6 +436,8 @@ static int read_settings(json_t *chat, const json_t *request, bool counting, str
 		rc = odm_chat_read_tools(chat, s.tools, read_tool, e);
 	if (rc == OD_OK && s.tool_choice != NULL)
 		rc = read_tool_choice(chat, s.tool_choice, e);
+	if (rc == OD_OK && s.format != NULL && json_object_set(chat, "output_format", (json_t *)s.format) != 0)
+		rc = odm_no_memory(e);
 	return rc;
 }
 

@@ -200,10 +200,13 @@ int odm_need_string(const char **out, const json_t *object, const char *within, 
 	return OD_OK;
 }
 
-json_t *odm_chat_tool(const char *name, const json_t *description, json_t *parameters)
+json_t *odm_chat_tool(const char *name, const json_t *tool, json_t *parameters)
 {
-	return json_pack("{s:s, s:{s:s, s:O*, s:o*}}", "type", "function", "function", "name", name, "description",
-			 json_is_string(description) ? description : NULL, "parameters", parameters);
+	const json_t *description = json_object_get(tool, "description"), *strict = json_object_get(tool, "strict");
+
+	return json_pack("{s:s, s:{s:s, s:O*, s:o*, s:O*}}", "type", "function", "function", "name", name,
+			 "description", json_is_string(description) ? description : NULL, "parameters", parameters,
+			 "strict", json_is_true(strict) ? strict : NULL);
 }
 
 void odm_tool_left_out(const char *type)
@@ -292,6 +295,13 @@ int odm_chat_copy_settings(json_t *chat, const json_t *request, const struct odm
 		{ "thinking", "thinking" },
 		{ "think", "think" },
 		{ "thinking_budget", "thinking_budget" },
+		{ "structured_outputs", "structured_outputs" },
+		{ "guided_json", "guided_json" },
+		{ "guided_regex", "guided_regex" },
+		{ "guided_choice", "guided_choice" },
+		{ "guided_grammar", "guided_grammar" },
+		{ "json_schema", "json_schema" },
+		{ "grammar", "grammar" },
 		{ NULL, NULL },
 	};
 	int rc = copy(chat, request, settings, e);

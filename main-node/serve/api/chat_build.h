@@ -44,9 +44,9 @@ OD_MUST_CHECK int odm_parts_text(struct od_strbuf *out, const json_t *content, c
 /* Gets the field `name` of object, a string that is not empty and has no NUL. within: path of the object. */
 OD_MUST_CHECK int odm_need_string(const char **out, const json_t *object, const char *within, const char *name,
 				  struct odm_api_error *e);
-/* Makes a function that the model may call, in the format of chat completions; takes parameters (NULL ok). NULL: no
- * memory. */
-json_t *odm_chat_tool(const char *name, const json_t *description, json_t *parameters);
+/* Makes a function that the model may call, in the format of chat completions, with the description and strictness of
+ * tool; takes parameters (NULL ok). NULL: no memory. */
+json_t *odm_chat_tool(const char *name, const json_t *tool, json_t *parameters);
 /* Logs, once for each type, that tools of this type are left out: nothing here runs them. */
 void odm_tool_left_out(const char *type);
 /* Sets chat's tools to an array. `read` is called for each tool in `given` and appends to the array. */

@@ -8,6 +8,7 @@
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/api/api.h"
 #include "main-node/serve/api/chat_build.h"
+#include "main-node/serve/api/output_form.h"
 #include "main-node/serve/api/thinking.h"
 
 #include <stdio.h>
@@ -39,6 +40,7 @@ struct turn_choice {
 struct odm_turn {
 	const struct odm_chat_template *chat;
 	const struct odm_chat_format *format;
+	const struct odm_app *app;
 	const struct odm_engine *engine;
 	const struct od_tokenizer *tokenizer;
 	json_t *tools; /* an array of the functions that may be called; empty: none */
@@ -46,6 +48,10 @@ struct odm_turn {
 	size_t n_prompt;
 	size_t n_calls; /* calls in the prompt's messages */
 	bool in_thought, one_call, ignore_eos;
+	bool must_call; /* the answer is one call at least */
+	struct odm_output_form form;
+	json_t *request; /* form refers to it */
+	struct od_constraint *constraint; /* NULL: any answer */
 	bool opens_answer; /* the prompt ends where an answer begins in the template */
 	struct odm_answer_space space;
 	struct ids end, shown;
@@ -146,8 +152,14 @@ static bool allows(const json_t *allowed, const char *name)
 	return false;
 }
 
-/* *none: no tool may be called. *allowed: the object that lists those that may; NULL: all. */
-static int read_choice(const json_t *choice, bool *none, const json_t **allowed, struct odm_api_error *e)
+/* The tools that may be called, and whether one must be. */
+struct tool_choice {
+	bool none, must;
+	const json_t *allowed; /* the object that lists those that may; NULL: all */
+	const char *named; /* the only one; NULL: any */
+};
+
+static int read_choice(const json_t *choice, struct tool_choice *out, struct odm_api_error *e)
 {
 	const char *text = choice != NULL ? json_string_value(choice) : "auto", *type, *mode;
 	const json_t *list = json_object_get(choice, "allowed_tools");
@@ -155,17 +167,23 @@ static int read_choice(const json_t *choice, bool *none, const json_t **allowed,
 	list = json_is_object(list) ? list : choice;
 	type = json_string_value(json_object_get(choice, "type"));
 	mode = json_string_value(json_object_get(list, "mode"));
-	*none = text != NULL && strcmp(text, "none") == 0;
-	*allowed = NULL;
-	if (*none || (text != NULL && strcmp(text, "auto") == 0))
+	*out = (struct tool_choice){ .none = text != NULL && strcmp(text, "none") == 0,
+				     .must = text != NULL && strcmp(text, "required") == 0 };
+	if (out->none || out->must || (text != NULL && strcmp(text, "auto") == 0))
 		return OD_OK;
-	if (type != NULL && strcmp(type, "allowed_tools") == 0 && mode != NULL && strcmp(mode, "auto") == 0) {
-		*allowed = list;
+	if (type != NULL && strcmp(type, "allowed_tools") == 0 && mode != NULL &&
+	    (strcmp(mode, "auto") == 0 || strcmp(mode, "required") == 0)) {
+		out->allowed = list;
+		out->must = strcmp(mode, "required") == 0;
 		return OD_OK;
 	}
-	return odm_api_fail(
-		e, 400, "tool_choice", OD_ERR_UNSUPPORTED,
-		"tool_choice: only \"auto\", \"none\" and allowed_tools of mode \"auto\" are supported here");
+	out->named = function_name(choice);
+	out->named = out->named != NULL ? out->named : json_string_value(json_object_get(choice, "name"));
+	out->must = out->named != NULL;
+	if (type != NULL && strcmp(type, "function") == 0 && out->named != NULL)
+		return OD_OK;
+	return odm_api_fail(e, 400, "tool_choice", OD_ERR_UNSUPPORTED,
+			    "tool_choice: expected \"auto\", \"none\", \"required\", a function or allowed_tools");
 }
 
 /* A function that has no type, which vLLM takes too, gets it, as templates may read it. A new reference; NULL: out of
@@ -187,11 +205,10 @@ static json_t *typed(json_t *tool)
 /* Sets t->tools. */
 static int read_tools(struct odm_turn *t, const struct turn_fields *q, struct odm_api_error *e)
 {
-	const json_t *allowed;
+	struct tool_choice choice;
 	json_t *tool;
-	bool none;
 	size_t i;
-	int rc = read_choice(q->tool_choice, &none, &allowed, e);
+	int rc = read_choice(q->tool_choice, &choice, e);
 
 	if (rc == OD_OK && q->tools != NULL && !json_is_array(q->tools))
 		rc = odm_api_fail(e, 400, "tools", OD_ERR_FORMAT, "tools: expected an array");
@@ -209,10 +226,15 @@ static int read_tools(struct odm_turn *t, const struct turn_fields *q, struct od
 			return rc;
 		if (type != NULL && strcmp(type, "function") != 0)
 			odm_tool_left_out(type);
-		else if (!none && (allowed == NULL || allows(allowed, name)) &&
+		else if (!choice.none && (choice.allowed == NULL || allows(choice.allowed, name)) &&
+			 (choice.named == NULL || strcmp(choice.named, name) == 0) &&
 			 json_array_append_new(t->tools, typed(tool)) != 0)
 			return odm_no_memory(e);
 	}
+	t->must_call = choice.must;
+	if (t->must_call && json_array_size(t->tools) == 0)
+		return odm_api_fail(e, 400, "tool_choice", OD_ERR_ARG,
+				    "tool_choice: a call is required, but no such function is among the tools");
 	return t->tools != NULL ? OD_OK : odm_no_memory(e);
 }
 
@@ -489,6 +511,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 				    "this model cannot chat: %s; /v1/completions works without a chat template",
 				    app->no_chat.code == OD_ERR_MISSING ? "its pack has no chat template" :
 									  app->no_chat.msg);
+	t->app = app;
 	t->engine = engine;
 	t->tokenizer = odm_engine_tokenizer(engine);
 	if (t->tokenizer == NULL)
@@ -525,6 +548,10 @@ int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm
 		t = calloc(1, sizeof(*t));
 		rc = t != NULL ? build(t, x, engine, &a, e) : odm_no_memory(e);
 	}
+	if (rc == OD_OK) {
+		t->request = json_incref((json_t *)(uintptr_t)request);
+		rc = odm_output_form_read(&t->form, t->request, e);
+	}
 	*logprobs = a.logprobs ? (int)a.top_logprobs : -1;
 	*out = t;
 	if (rc != OD_OK) {
@@ -542,6 +569,8 @@ void odm_turn_free(struct odm_turn *t)
 		odm_answer_free(t->choice[i].answer);
 		odm_answer_free(t->choice[i].watch);
 	}
+	od_constraint_unref(t->constraint);
+	json_decref(t->request);
 	free(t->choice);
 	free(t->prompt);
 	json_decref(t->tools);
@@ -696,11 +725,40 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 	req->shown = t->shown.id;
 	req->n_shown = t->shown.n;
 	req->logprobs = logprobs;
+	req->constraint = t->constraint;
 	req->prompt = t->prompt;
 	req->n_prompt = t->n_prompt;
 	spec.ends = c->watch != NULL ? ends_at : NULL;
 	spec.ends_arg = c->watch;
 	return odm_choices_add(r->choices, &spec, e);
+}
+
+static bool any_strict(const json_t *tools)
+{
+	const json_t *tool;
+	size_t i;
+
+	json_array_foreach(
+		(json_t *)(uintptr_t)tools, i,
+		tool) if (json_is_true(json_object_get(json_object_get(tool, "function"), "strict"))) return true;
+	return false;
+}
+
+/* Sets t->constraint if the request asks for a form. */
+static int constrain(struct odm_turn *t, const struct odm_app *app, struct odm_api_error *e)
+{
+	const struct odm_answer_rules rules = { .format = t->format,
+						.in_thought = t->in_thought,
+						.lead = t->opens_answer && !t->in_thought ? t->space.lead : NULL,
+						.tools = t->tools,
+						.must_call = t->must_call,
+						.one_call = t->one_call,
+						.all_strict = t->must_call };
+
+	if (t->form.kind == ODM_OUTPUT_FREE && !t->must_call && !any_strict(t->tools))
+		return OD_OK;
+	return odm_constraints_get(app->constraints, &t->form, &rules, t->chat, t->tokenizer,
+				   od_pack_config(odm_engine_pack(t->engine))->vocab, &t->constraint, e);
 }
 
 int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
@@ -715,6 +773,9 @@ int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_gener
 	t->sink = sink;
 	odm_answer_space_find(&t->space, t->chat, t->tokenizer, json_array_size(t->tools) > 0);
 	t->ignore_eos = g->ignore_eos;
+	rc = constrain(t, t->app, e);
+	if (rc != OD_OK)
+		return rc;
 	t->choice = calloc((size_t)g->n, sizeof(*t->choice));
 	if (t->choice == NULL)
 		return odm_no_memory(e);

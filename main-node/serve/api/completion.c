@@ -1,6 +1,7 @@
 /* /v1/completions: a text for each prompt (and for each of n), whole or as a stream of events. */
 #include "common/text/tok_decode.h"
 #include "main-node/serve/api/api.h"
+#include "main-node/serve/api/output_form.h"
 #include "main-node/serve/jobs/reply.h"
 #include "main-node/serve/jobs/token_text.h"
 #include "common/text/utf8_text.h"
@@ -28,6 +29,7 @@ struct completion {
 	struct odm_generation g;
 	const struct od_tokenizer *tokenizer;
 	const json_t *prompt_given; /* valid only while preparing */
+	struct od_constraint *constraint; /* NULL: any text */
 	int64_t best_of, logprobs; /* -1: not asked for */
 	bool echo;
 	struct prompt prompt[ODM_MAX_CHOICES];
@@ -58,6 +60,7 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 			req->max_tokens = c->g.max_tokens == 0 ? 1 : DEFAULT_MAX_TOKENS;
 		req->prompt = ids;
 		req->n_prompt = n_ids;
+		req->constraint = c->constraint;
 		req->logprobs = (int)c->logprobs;
 		req->prompt_logprobs = c->logprobs >= 0 && c->echo;
 		rc = odm_choices_add(c->reply.choices, &spec, e);
@@ -240,6 +243,7 @@ static void on_end(void *arg)
 static int read_request(struct completion *c, struct odm_exchange *x, struct odm_api_error *e)
 {
 	const struct odm_engine *engine;
+	struct odm_output_form form;
 	json_t *request;
 	int rc = odm_api_begin(x, ODM_API_COMPLETIONS, &request, &engine, e);
 
@@ -251,6 +255,11 @@ static int read_request(struct completion *c, struct odm_exchange *x, struct odm
 		rc = odm_api_fail(e, 400, "best_of", OD_ERR_UNSUPPORTED,
 				  "best_of: only the value of n is supported here");
 	c->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
+	if (rc == OD_OK)
+		rc = odm_output_form_read(&form, request, e);
+	if (rc == OD_OK && form.kind != ODM_OUTPUT_FREE)
+		rc = odm_constraints_get(odm_app_of(x)->constraints, &form, NULL, odm_app_of(x)->chat, c->tokenizer,
+					 od_pack_config(odm_engine_pack(engine))->vocab, &c->constraint, e);
 	if (rc == OD_OK && (c->echo || c->logprobs >= 0) && c->tokenizer == NULL)
 		rc = odm_api_fail(e, 400, c->echo ? "echo" : "logprobs", OD_ERR_UNSUPPORTED,
 				  "%s: the model has no tokenizer", c->echo ? "echo" : "logprobs");
@@ -288,6 +297,7 @@ static void free_state(void *state)
 	if (c == NULL)
 		return;
 	odm_choices_free(c->reply.choices);
+	od_constraint_unref(c->constraint);
 	odm_generation_fini(&c->g);
 	for (size_t i = 0; i < ODM_MAX_CHOICES; i++) {
 		free(c->prompt[i].text);

@@ -343,9 +343,9 @@ static int read_function(json_t *tools, const char *space, const json_t *tool, c
 		whole = odm_name_in_space(space, name);
 	if (rc == OD_OK &&
 	    ((space != NULL && whole == NULL) ||
-	     json_array_append_new(tools,
-				   odm_chat_tool(whole != NULL ? whole : name, json_object_get(tool, "description"),
-						 json_is_object(parameters) ? json_incref(parameters) : NULL)) != 0))
+	     json_array_append_new(tools, odm_chat_tool(whole != NULL ? whole : name, tool,
+							json_is_object(parameters) ? json_incref(parameters) : NULL)) !=
+		     0))
 		rc = odm_no_memory(e);
 	free(whole);
 	return rc;
@@ -418,14 +418,8 @@ static const struct odm_field fields[] = {
 	{ 0 },
 };
 
-/* Refuses formats of the answer that are not supported. */
-static int check_format(const struct response_settings *s, struct odm_api_error *e)
+static int check_settings(const struct response_settings *s, struct odm_api_error *e)
 {
-	const char *format = json_string_value(json_object_get(s->format, "type"));
-
-	if (s->format != NULL && (format == NULL || strcmp(format, "text") != 0))
-		return odm_api_fail(e, 400, "text.format", OD_ERR_UNSUPPORTED,
-				    "text.format: only {\"type\": \"text\"} is supported here");
 	/* "auto" shortens nothing here: a prompt that is too long is refused all the same. */
 	if (s->truncation != NULL && strcmp(s->truncation, "disabled") != 0 && strcmp(s->truncation, "auto") != 0)
 		return odm_api_fail(e, 400, "truncation", OD_ERR_RANGE,
@@ -471,13 +465,15 @@ static int read_settings(struct response_convert *c, json_t *chat, const json_t 
 		rc = odm_api_fail(c->e, 400, "max_output_tokens", OD_ERR_RANGE,
 				  "max_output_tokens: expected at least 1, or -1, found 0");
 	if (rc == OD_OK)
-		rc = check_format(&s, c->e);
+		rc = check_settings(&s, c->e);
 	if (rc == OD_OK)
 		rc = odm_chat_copy_settings(chat, request, settings, c->e);
 	if (rc == OD_OK)
 		rc = read_logprobs(chat, &s, c->e);
 	if (rc == OD_OK && s.tools != NULL)
 		rc = odm_chat_read_tools(chat, s.tools, read_tool, c->e);
+	if (rc == OD_OK && s.format != NULL && json_object_set(chat, "text.format", (json_t *)s.format) != 0)
+		rc = odm_no_memory(c->e);
 	if (rc == OD_OK && s.instructions != NULL)
 		odm_chat_build_add(&c->build, "system", json_string(s.instructions));
 	return rc;

@@ -49,7 +49,6 @@ static const struct odm_field fields[] = {
 	{ "ignore_eos", ODM_FIELD_BOOL, AT(ignore_eos), 0, 0, NULL },
 	{ "stream", ODM_FIELD_BOOL, AT(stream), 0, 0, NULL },
 	{ "stream_options", ODM_FIELD_OBJECT, 0, 0, 0, stream_options },
-	{ "response_format", ODM_FIELD_JSON, AT(response_format), 0, 0, NULL },
 	{ "skip_special_tokens", ODM_FIELD_BOOL, AT(skip_special), 0, 0, NULL },
 	{ 0 },
 };
@@ -146,15 +145,8 @@ static int read_dry(struct odm_generation *g, const struct odm_engine *engine, s
 	return rc == OD_OK ? rc : odm_no_memory(e);
 }
 
-/* Refuses formats of the answer that are not supported. */
-static int check_format(const struct odm_generation *g, struct odm_api_error *e)
+static int check_special(const struct odm_generation *g, struct odm_api_error *e)
 {
-	const char *type = json_string_value(json_object_get(g->response_format, "type"));
-
-	if (g->response_format != NULL && (type == NULL || strcmp(type, "text") != 0))
-		return odm_api_fail(e, 400, "response_format", OD_ERR_UNSUPPORTED,
-				    "response_format: only {\"type\": \"text\"} is "
-				    "supported here");
 	if (!g->skip_special)
 		return odm_api_fail(e, 400, "skip_special_tokens", OD_ERR_UNSUPPORTED,
 				    "skip_special_tokens: only true is supported "
@@ -193,7 +185,7 @@ int odm_generation_read(struct odm_generation *g, const json_t *request, const s
 		return odm_api_fail(e, 500, NULL, rc, "%s", err.msg);
 	rc = odm_fields_read(fields, request, g, e);
 	if (rc == OD_OK)
-		rc = check_format(g, e);
+		rc = check_special(g, e);
 	if (g->repeat_last_n >= odm_engine_ctx(engine))
 		/* a window as long as the context covers all; all needs no memory for a window */
 		g->repeat_last_n = -1;

@@ -21,7 +21,7 @@ struct odm_generation {
 	double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
 	double typical_p, top_n_sigma, xtc_probability, xtc_threshold, dynatemp_range, dynatemp_exponent;
 	double dry_multiplier, dry_base;
-	const json_t *logit_bias, *response_format, *stop_token_ids; /* NULL: not given */
+	const json_t *logit_bias, *stop_token_ids; /* NULL: not given */
 	struct odm_strings stop, dry_sequence_breakers;
 	bool ignore_eos, stream, include_usage, skip_special;
 	struct od_logit_bias *bias; /* malloc'd; odm_generation_fini */

@@ -11,6 +11,7 @@ static void job_free(struct odm_job *j)
 		for (size_t i = 0; i < j->spec.req.n_stop; i++)
 			free(j->stop[i]);
 	free(j->stop);
+	od_constraint_unref(j->spec.req.constraint);
 	free(j->bias);
 	free(j->prompt);
 	free(j->end);
@@ -90,6 +91,8 @@ struct odm_job *odm_job_new(const struct odm_job_spec *spec)
 	atomic_init(&j->refs, 1);
 	atomic_init(&j->holders, 0);
 	j->spec = *spec;
+	if (spec->req.constraint != NULL)
+		(void)od_constraint_ref(spec->req.constraint);
 	pthread_mutex_init(&j->lock, NULL);
 	if (!copy_lists(j)) {
 		job_free(j);

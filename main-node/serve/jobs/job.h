@@ -14,8 +14,8 @@ struct odm_job;
 
 /* A job is made from this. */
 struct odm_job_spec {
-	/* odm_job_new copies its lists. The observer is the job's own. req.request is NULL for the self-test of
-	 * /health only; req.logprobs is -1: news has no tokens. */
+	/* odm_job_new copies its lists, and takes a reference to its constraint. The observer is the job's own.
+	 * req.request is NULL for the self-test of /health only; req.logprobs is -1: news has no tokens. */
 	struct odm_request req;
 	/* Engine thread: with this piece the text ends, as with a stop string (ODM_FINISH_STOP). NULL: none. */
 	bool (*ends)(void *ends_arg, const char *piece, size_t len);
