@@ -124,10 +124,15 @@ static void write_event(struct odm_dialog *d, json_t *o)
 	odm_exchange_write_event(d->reply.exchange, o);
 }
 
+static void ping(void *d)
+{
+	write_event(d, json_pack("{s:s}", "type", "ping"));
+}
+
 static void begin(struct odm_dialog *d)
 {
 	write_event(d, json_pack("{s:s, s:o}", "type", "message_start", "message", message_json(d)));
-	write_event(d, json_pack("{s:s}", "type", "ping"));
+	ping(d);
 }
 
 static void block_begin(struct odm_dialog *d, const struct odm_block *b)
@@ -219,7 +224,7 @@ static void prepare(struct odm_exchange *x)
 		.block_end = block_end,
 		.end = end,
 		.fail = fail,
-		.keep_alive = "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+		.keep_alive = ping,
 	};
 	struct message *m = odm_exchange_new_state(x, sizeof(*m));
 

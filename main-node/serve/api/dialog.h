@@ -36,7 +36,7 @@ struct odm_dialog_format {
 	void (*end)(struct odm_dialog *d); /* writes the whole answer, or the last events */
 	void (*fail)(struct odm_dialog *d, const struct odm_api_error *e);
 	const char *messages; /* the request's field that becomes the chat's messages; NULL: it has the same name */
-	const char *keep_alive; /* as in odm_reply_ops */
+	void (*keep_alive)(void *d); /* as in odm_reply_ops; arg is the dialog */
 	const char *const *repeated; /* the request's fields that the answer has too; ends with NULL; NULL: none */
 };
 

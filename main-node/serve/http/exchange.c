@@ -180,6 +180,13 @@ void odm_exchange_write_event(struct odm_exchange *x, json_t *o)
 	odm_exchange_write_json(x, o);
 }
 
+void odm_exchange_write_comment(struct odm_exchange *x, const char *text)
+{
+	odm_exchange_write(x, ": ", 2);
+	odm_exchange_write(x, text, strlen(text));
+	odm_exchange_write(x, "\n\n", 2);
+}
+
 void odm_exchange_end(struct odm_exchange *x)
 {
 	x->ended = true;

@@ -82,6 +82,7 @@ void odm_exchange_write_json(struct odm_exchange *x, json_t *o); /* "data: {...}
 /* Writes o as odm_exchange_write_json does, after the line "event: TYPE" that the clients of some APIs need: o has it
  * as "type". */
 void odm_exchange_write_event(struct odm_exchange *x, json_t *o);
+void odm_exchange_write_comment(struct odm_exchange *x, const char *text); /* clients skip it */
 void odm_exchange_end(struct odm_exchange *x);
 size_t odm_exchange_unsent(const struct odm_exchange *x); /* bytes that the client has not taken */
 

@@ -56,10 +56,10 @@ static void write_progress(struct odm_reply *r, size_t i, const struct odm_news 
 	if (news->done || news->text.len > 0 || (news->begun && news->prefilled_tokens >= n))
 		return;
 	if (news->begun)
-		snprintf(line, sizeof(line), ": choice %zu: prompt %u/%zu tokens\n\n", i, news->prefilled_tokens, n);
+		snprintf(line, sizeof(line), "choice %zu: prompt %u/%zu tokens", i, news->prefilled_tokens, n);
 	else
-		snprintf(line, sizeof(line), ": choice %zu: waiting, place %zu\n\n", i, news->position);
-	odm_exchange_write(r->exchange, line, strlen(line));
+		snprintf(line, sizeof(line), "choice %zu: waiting, place %zu", i, news->position);
+	odm_exchange_write_comment(r->exchange, line);
 }
 
 static void on_news(void *arg, size_t i, const struct odm_news *news)
@@ -112,12 +112,13 @@ void odm_reply_start(struct odm_reply *r)
 
 void odm_reply_tick(struct odm_reply *r, uint64_t now_ns)
 {
-	const char *text = r->ops->keep_alive != NULL ? r->ops->keep_alive : ": keep-alive\n\n";
-
 	if (!r->stream || now_ns < r->written_ns + KEEP_ALIVE_NS)
 		return;
 	r->written_ns = now_ns;
-	odm_exchange_write(r->exchange, text, strlen(text));
+	if (r->ops->keep_alive != NULL)
+		r->ops->keep_alive(r->arg);
+	else
+		odm_exchange_write_comment(r->exchange, "keep-alive");
 }
 
 void odm_reply_gone(struct odm_reply *r)

@@ -17,7 +17,7 @@ struct odm_reply_ops {
 	void (*end)(void *arg);
 	/* Writes the error instead, whole or as an event; NULL: in OpenAI's format. */
 	void (*fail)(void *arg, const struct odm_api_error *e);
-	const char *keep_alive; /* written to a stream when nothing else comes for long; NULL: a comment */
+	void (*keep_alive)(void *arg); /* writes to a stream when nothing else comes for long; NULL: a comment */
 };
 
 struct odm_choice_end {
