@@ -138,6 +138,21 @@ bool odm_json_next(struct odm_slice t, size_t *pos, struct odm_json_item *item)
 	return true;
 }
 
+struct odm_slice odm_json_member(struct odm_slice object, const char *name)
+{
+	struct odm_json_item m;
+
+	for (size_t pos = 0; odm_json_next(object, &pos, &m);) {
+		json_t *key = odm_json_value(m.key);
+		const bool found = key != NULL && strcmp(json_string_value(key), name) == 0;
+
+		json_decref(key);
+		if (found)
+			return m.value;
+	}
+	return (struct odm_slice){ "", 0 };
+}
+
 void odm_json_escape(struct od_strbuf *out, const char *text, size_t len)
 {
 	static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";

@@ -38,6 +38,8 @@ struct odm_json_item {
 };
 /* Walks a valid object or array. *pos is 0 before the first call. False: no more. */
 bool odm_json_next(struct odm_slice text, size_t *pos, struct odm_json_item *item);
+/* The value of a valid object's member; empty if there is none. */
+struct odm_slice odm_json_member(struct odm_slice object, const char *name);
 
 /* Appends text as it stands within a JSON string; only what must be escaped is. */
 void odm_json_escape(struct od_strbuf *out, const char *text, size_t len);

@@ -35,69 +35,20 @@ static int unsupported(struct anthropic_convert *c, const char *field, const cha
 	return odm_fail_unsupported(c->path, field, expected, found, c->e);
 }
 
-/* ---- The text of a call's input ---- */
-
-/* The value of an object's member; empty if there is none. */
-static struct odm_slice member(struct odm_slice object, const char *name)
-{
-	struct odm_json_item m;
-
-	for (size_t pos = 0; odm_json_next(object, &pos, &m);) {
-		json_t *key = odm_json_value(m.key);
-		const bool found = key != NULL && strcmp(json_string_value(key), name) == 0;
-
-		json_decref(key);
-		if (found)
-			return m.value;
-	}
-	return (struct odm_slice){ "", 0 };
-}
-
-/* Writes text with a space behind each comma and colon between values; false: there is white space between values
- * already. */
-static bool space_out(struct od_strbuf *out, struct odm_slice text)
-{
-	bool string = false;
-	size_t from = 0;
-
-	for (size_t i = 0; i < text.len; i++) {
-		const char c = text.text[i];
-
-		if (string && c == '\\')
-			i++;
-		else if (c == '"')
-			string = !string;
-		else if (!string && strchr(" \n\r\t", c) != NULL)
-			return false;
-		if (string || (c != ',' && c != ':'))
-			continue;
-		od_strbuf_append(out, text.text + from, i + 1 - from);
-		od_strbuf_append(out, " ", 1);
-		from = i + 1;
-	}
-	od_strbuf_append(out, text.text + from, text.len - from);
-	return true;
-}
+/* ---- Blocks ---- */
 
 /* source: the text of `input`, as the client sent it. */
 static void add_call(struct anthropic_convert *c, const char *id, const char *name, const json_t *input,
 		     struct odm_slice source)
 {
-	char *written = odm_call_memory_get(c->calls, id, input);
-	struct od_strbuf spaced = { 0 };
+	struct od_strbuf arguments = { 0 };
 
-	if (written != NULL)
-		source = (struct odm_slice){ written, strlen(written) };
-	else if (space_out(&spaced, source))
-		source = (struct odm_slice){ spaced.text, spaced.len };
-	c->build.failed = c->build.failed || spaced.failed;
-	if (!spaced.failed)
-		odm_chat_build_call(&c->build, id, name, source.text, source.len);
-	od_strbuf_fini(&spaced);
-	free(written);
+	odm_call_memory_write(c->calls, &arguments, id, input, source);
+	c->build.failed = c->build.failed || arguments.failed;
+	if (!arguments.failed)
+		odm_chat_build_call(&c->build, id, name, od_strbuf_text(&arguments), arguments.len);
+	od_strbuf_fini(&arguments);
 }
-
-/* ---- Blocks ---- */
 
 static int read_tool_use(struct anthropic_convert *c, const json_t *block, struct odm_slice source)
 {
@@ -110,7 +61,7 @@ static int read_tool_use(struct anthropic_convert *c, const json_t *block, struc
 	if (rc == OD_OK && !json_is_object(input))
 		return refuse(c, ".input", "an object", input);
 	if (rc == OD_OK)
-		add_call(c, id, name, input, member(source, "input"));
+		add_call(c, id, name, input, odm_json_member(source, "input"));
 	return rc;
 }
 
@@ -248,7 +199,7 @@ static int read_message(struct anthropic_convert *c, const json_t *message, size
 	}
 	if (!json_is_array(content))
 		return refuse(c, ".content", "a string or an array of blocks", content);
-	return read_blocks(c, content, at, user, member(source, "content"));
+	return read_blocks(c, content, at, user, odm_json_member(source, "content"));
 }
 
 static int read_messages(struct anthropic_convert *c, const json_t *messages, struct odm_slice source)
@@ -452,7 +403,7 @@ int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body
 		rc = read_system(&c, json_object_get(request, "system"));
 	if (rc == OD_OK)
 		rc = read_messages(&c, json_object_get(request, "messages"),
-				   member((struct odm_slice){ body, len }, "messages"));
+				   odm_json_member((struct odm_slice){ body, len }, "messages"));
 	if (rc == OD_OK)
 		rc = read_last(&c, o, counting);
 	return odm_chat_build_finish(&c.build, rc, o, chat, e);

@@ -1,7 +1,6 @@
 #include "main-node/serve/api/call_memory.h"
 
 #include "common/base/id_table.h"
-#include "main-node/chat/json_text.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -194,4 +193,47 @@ char *odm_call_memory_get(struct odm_call_memory *m, const char *id, const json_
 	}
 	json_decref(value);
 	return text;
+}
+
+/* Writes text with a space behind each comma and colon between values; false: there is white space between values
+ * already. */
+static bool space_out(struct od_strbuf *out, struct odm_slice text)
+{
+	bool string = false;
+	size_t from = 0;
+
+	for (size_t i = 0; i < text.len; i++) {
+		const char c = text.text[i];
+
+		if (string && c == '\\')
+			i++;
+		else if (c == '"')
+			string = !string;
+		else if (!string && strchr(" \n\r\t", c) != NULL)
+			return false;
+		if (string || (c != ',' && c != ':'))
+			continue;
+		od_strbuf_append(out, text.text + from, i + 1 - from);
+		od_strbuf_append(out, " ", 1);
+		from = i + 1;
+	}
+	od_strbuf_append(out, text.text + from, text.len - from);
+	return true;
+}
+
+void odm_call_memory_write(struct odm_call_memory *m, struct od_strbuf *out, const char *id, const json_t *input,
+			   struct odm_slice source)
+{
+	char *written = id != NULL ? odm_call_memory_get(m, id, input) : NULL;
+	struct od_strbuf spaced = { 0 };
+
+	if (written != NULL)
+		source = (struct odm_slice){ written, strlen(written) };
+	else if (space_out(&spaced, source))
+		source = (struct odm_slice){ spaced.text, spaced.len };
+	out->failed = out->failed || spaced.failed;
+	if (!spaced.failed)
+		od_strbuf_append(out, source.text, source.len);
+	od_strbuf_fini(&spaced);
+	free(written);
 }

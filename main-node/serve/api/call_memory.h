@@ -1,8 +1,8 @@
 /* call_memory.h - the arguments of the newest calls, as the model wrote them.
  *
- * Clients of Anthropic's API have a call's input as an object: what they send back has lost spaces, escapes and the
- * spelling of numbers, so the next prompt would differ from what the model wrote. The memory is bounded; a call that it
- * has forgotten is written as the client sent it.
+ * Clients of Anthropic's and Ollama's APIs have a call's input as an object. What they send back has lost its spaces,
+ * escapes and the spelling of numbers, so the next prompt would differ from what the model wrote. The memory is
+ * bounded; a call that it has forgotten is written as the client sent it.
  *
  * Thread: any; a monitor. Owner: odm_call_memory_new's caller. */
 #ifndef ODM_CALL_MEMORY_H
@@ -11,6 +11,8 @@
 #include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "main-node/chat/json_text.h"
 
 struct odm_call_memory;
 
@@ -23,5 +25,9 @@ void odm_call_memory_put(struct odm_call_memory *m, const char *id, const char *
 /* The text of this call's arguments (malloc'd), if its value is input; else NULL. m: NULL ok. Numbers are compared by
  * value. */
 char *odm_call_memory_get(struct odm_call_memory *m, const char *id, const json_t *input);
+/* Appends the text of this call's arguments as the model wrote them, if it is known; else source, the text of input as
+ * the client sent it, with spaces as most models write them. id: NULL: the client sent none. */
+void odm_call_memory_write(struct odm_call_memory *m, struct od_strbuf *out, const char *id, const json_t *input,
+			   struct odm_slice source);
 
 #endif
