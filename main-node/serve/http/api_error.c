@@ -88,6 +88,7 @@ static const char *type_of(int status)
 	case 403: return "permission_error";
 	case 404: return "not_found_error";
 	case 429: return "rate_limit_error";
+	case 501: return "not_supported_error"; /* as llama-server names it */
 	case 503: return "service_unavailable_error";
 	default: return status >= 500 ? "server_error" : "invalid_request_error";
 	}
@@ -123,4 +124,9 @@ json_t *odm_api_error_anthropic(const struct odm_api_error *e, const char *reque
 {
 	return json_pack("{s:s, s:{s:s, s:o}, s:s}", "type", "error", "error", "type", anthropic_type_of(e->status),
 			 "message", odm_json_text(e->message, strlen(e->message)), "request_id", request_id);
+}
+
+json_t *odm_api_error_ollama(const struct odm_api_error *e)
+{
+	return json_pack("{s:o}", "error", odm_json_text(e->message, strlen(e->message)));
 }

@@ -30,5 +30,6 @@ void odm_api_from_err(struct odm_api_error *e, const struct od_err *err);
 json_t *odm_api_error_json(const struct odm_api_error *e);
 /* Anthropic's format: {"type": "error", "error": {"type", "message"}, "request_id"}; likewise. */
 json_t *odm_api_error_anthropic(const struct odm_api_error *e, const char *request_id);
+json_t *odm_api_error_ollama(const struct odm_api_error *e); /* {"error": the message}; likewise */
 
 #endif

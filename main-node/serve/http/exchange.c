@@ -123,11 +123,17 @@ void odm_exchange_reply_json(struct odm_exchange *x, int status, json_t *o)
 	odm_exchange_reply(x, status, json_content, text, text != NULL ? strlen(text) : 0);
 }
 
+static bool has(const struct odm_exchange *x, enum odm_endpoint_flag flag)
+{
+	return x->endpoint != NULL && (x->endpoint->flags & flag);
+}
+
 void odm_exchange_fail(struct odm_exchange *x, const struct odm_api_error *e)
 {
-	const bool anthropic = x->endpoint != NULL && (x->endpoint->flags & ODM_ENDPOINT_ANTHROPIC);
-
-	odm_exchange_reply_json(x, e->status, anthropic ? odm_api_error_anthropic(e, x->id) : odm_api_error_json(e));
+	odm_exchange_reply_json(x, e->status,
+				has(x, ODM_ENDPOINT_ANTHROPIC) ? odm_api_error_anthropic(e, x->id) :
+				has(x, ODM_ENDPOINT_OLLAMA)    ? odm_api_error_ollama(e) :
+								 odm_api_error_json(e));
 }
 
 /* ---- A stream ---- */
@@ -162,10 +168,17 @@ void odm_exchange_write_json(struct odm_exchange *x, json_t *o)
 	x->out.failed = x->out.failed || text == NULL;
 	if (text == NULL)
 		return;
-	odm_exchange_write(x, "data: ", 6);
-	odm_exchange_write(x, text, strlen(text));
-	odm_exchange_write(x, "\n\n", 2);
+	odm_exchange_write_line(x, text, strlen(text));
 	free(text);
+}
+
+void odm_exchange_write_line(struct odm_exchange *x, const char *text, size_t len)
+{
+	const bool event = !has(x, ODM_ENDPOINT_OLLAMA);
+
+	odm_exchange_write(x, "data: ", event ? 6 : 0);
+	odm_exchange_write(x, text, len);
+	odm_exchange_write(x, "\n\n", event ? 2 : 1);
 }
 
 void odm_exchange_write_event(struct odm_exchange *x, json_t *o)
@@ -182,6 +195,8 @@ void odm_exchange_write_event(struct odm_exchange *x, json_t *o)
 
 void odm_exchange_write_comment(struct odm_exchange *x, const char *text)
 {
+	if (has(x, ODM_ENDPOINT_OLLAMA))
+		return;
 	odm_exchange_write(x, ": ", 2);
 	odm_exchange_write(x, text, strlen(text));
 	odm_exchange_write(x, "\n\n", 2);

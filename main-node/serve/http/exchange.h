@@ -2,8 +2,8 @@
  *
  * An exchange goes through its endpoint's functions: prepare on a request thread (parse, tokenise: what may take long),
  * then start, news, tick and gone on the HTTP thread. Until prepare returns, the request thread owns the exchange; then
- * the HTTP thread does. The answer is one text, or a stream of server-sent events. After the first refusal or reply the
- * others do nothing.
+ * the HTTP thread does. The answer is one text, or a stream of server-sent events or of lines of JSON. After the first
+ * refusal or reply the others do nothing.
  * Owner: counted references. The connection holds one until the answer is sent or the client has gone. */
 #ifndef ODM_EXCHANGE_H
 #define ODM_EXCHANGE_H
@@ -30,13 +30,17 @@ enum odm_endpoint_flag {
 	ODM_ENDPOINT_DRAINING = 2, /* still answered while the server is ending */
 	ODM_ENDPOINT_ANTHROPIC = 4, /* refusals and the header request-id have Anthropic's format */
 	ODM_ENDPOINT_PROBE = 8, /* asked by machines all the time: answers of 200 are logged for debugging only */
+	ODM_ENDPOINT_OLLAMA = 16, /* refusals have Ollama's format, and streams are lines of JSON */
 };
 
-/* Each function may be NULL, except that one of prepare and start replies, or begins what news ends. */
+/* Each function may be NULL, except that one of prepare and start replies, or begins what news ends, unless there is a
+ * refusal. */
 struct odm_endpoint {
-	const char *method; /* "GET" (HEAD too) or "POST" (with a JSON body) */
+	const char *method; /* "GET" (HEAD too), "POST" (with a JSON body) or "DELETE" */
 	const char *path; /* '*' at its end: every path that begins so */
 	unsigned flags; /* enum odm_endpoint_flag */
+	/* nothing here does it: whatever the body, the answer is 501 with this text; NULL: it is done */
+	const char *refusal;
 	void (*prepare)(struct odm_exchange *x);
 	void (*start)(struct odm_exchange *x);
 	/* called after odm_exchange_wake, or when all of the stream so far has been sent */
@@ -75,14 +79,16 @@ void odm_exchange_reply_json(struct odm_exchange *x, int status, json_t *o);
 void odm_exchange_fail(struct odm_exchange *x, const struct odm_api_error *e);
 bool odm_exchange_replied(const struct odm_exchange *x);
 
-/* HTTP thread: a stream of server-sent events. */
+/* HTTP thread: a stream, of server-sent events unless the endpoint is ODM_ENDPOINT_OLLAMA. */
 void odm_exchange_stream(struct odm_exchange *x);
 void odm_exchange_write(struct odm_exchange *x, const char *text, size_t len);
-void odm_exchange_write_json(struct odm_exchange *x, json_t *o); /* "data: {...}"; takes the reference */
+void odm_exchange_write_json(struct odm_exchange *x, json_t *o); /* an event, or a line; takes the reference */
+/* Writes an event, "data: TEXT", or a line. text: of one line. */
+void odm_exchange_write_line(struct odm_exchange *x, const char *text, size_t len);
 /* Writes o as odm_exchange_write_json does, after the line "event: TYPE" that the clients of some APIs need: o has it
  * as "type". */
 void odm_exchange_write_event(struct odm_exchange *x, json_t *o);
-void odm_exchange_write_comment(struct odm_exchange *x, const char *text); /* clients skip it */
+void odm_exchange_write_comment(struct odm_exchange *x, const char *text); /* clients skip it; lines have none */
 void odm_exchange_end(struct odm_exchange *x);
 size_t odm_exchange_unsent(const struct odm_exchange *x); /* bytes that the client has not taken */
 

@@ -385,7 +385,9 @@ static enum MHD_Result queue_stream(struct odm_exchange *x)
 
 	if (r == NULL)
 		return queue_no_memory(x);
-	MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
+	MHD_add_response_header(r, "Content-Type",
+				x->endpoint->flags & ODM_ENDPOINT_OLLAMA ? "application/x-ndjson" :
+									   "text/event-stream; charset=utf-8");
 	MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* proxies shall pass events on at once */
 	return queue(x, 200, r);
 }

@@ -169,6 +169,8 @@ void odm_http_check_header(struct odm_exchange *x, const struct odm_http_opts *o
 		refuse_path(x, opts, path);
 	if (!x->replied && draining && !(x->endpoint->flags & ODM_ENDPOINT_DRAINING))
 		odm_request_refuse(x, 503, NULL, "the server is ending and takes no more requests");
+	if (!x->replied && x->endpoint->refusal != NULL)
+		odm_request_refuse(x, 501, NULL, x->endpoint->refusal);
 	if (!x->replied)
 		check_body_header(x, opts);
 }
