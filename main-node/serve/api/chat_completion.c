@@ -68,8 +68,10 @@ static void write_delta(struct chat *c, size_t i, json_t *delta, const char *fin
 		write_delta(c, i, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL);
 		c->choice[i].logprobs = logprobs;
 	}
-	odm_reply_write(&c->reply, odm_reply_json(&c->reply, ID_PREFIX, CHUNK,
-						  json_pack("[o]", choice_json(c, i, "delta", delta, finish))));
+	odm_reply_write(&c->reply,
+			odm_reply_json(&c->reply, ID_PREFIX, CHUNK,
+				       json_pack("[o]", choice_json(c, i, "delta", delta, finish))),
+			finish != NULL, (size_t)c->g.n);
 }
 
 static void write_call(struct chat *c, size_t i, const struct odm_turn_call *call)

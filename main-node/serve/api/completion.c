@@ -181,7 +181,8 @@ static void write_choice(struct completion *c, size_t i, const char *text, size_
 {
 	json_t *choices = json_pack("[o]", choice_json(c, i, odm_json_text(text, len), finish));
 
-	odm_reply_write(&c->reply, odm_reply_json(&c->reply, ID_PREFIX, OBJECT, choices));
+	odm_reply_write(&c->reply, odm_reply_json(&c->reply, ID_PREFIX, OBJECT, choices), finish != NULL,
+			(size_t)c->g.n);
 }
 
 static void add_tokens(struct completion *c, struct completion_choice *t, const struct odm_token_list *l)

@@ -1,5 +1,6 @@
 #include "main-node/serve/jobs/job.h"
 
+#include "common/base/clock.h"
 #include "main-node/serve/jobs/job_internal.h"
 
 #include <stdlib.h>
@@ -200,6 +201,9 @@ void odm_job_tell_done(struct odm_job *j, const struct odm_result *r, const stru
 		j->news.stop = r->stop;
 		j->news.n_tokens = r->n_tokens;
 		j->news.shared_tokens = (size_t)r->figures.c[OD_C_SHARED_TOKENS];
+		j->news.drafted_tokens = (size_t)r->figures.c[OD_C_DRAFTED];
+		j->news.accepted_tokens = (size_t)r->figures.c[OD_C_ACCEPTED];
+		j->news.total_ns = od_now_ns() - j->submitted_ns;
 		j->news.queue_ns = j->begun_ns > 0 ? j->begun_ns - j->submitted_ns : 0;
 		j->news.first_token_ns = j->first_token_ns > 0 ? j->first_token_ns - j->submitted_ns : 0;
 	}

@@ -45,8 +45,9 @@ struct odm_news {
 	size_t stop; /* if ODM_FINISH_STOP was not by `ends`: index of the stop string */
 	size_t n_tokens; /* generated tokens, EOS included */
 	size_t shared_tokens; /* tokens of the prompt that were not computed again */
-	/* time from submission to the first step and to the first token; 0: there was none */
-	uint64_t queue_ns, first_token_ns;
+	size_t drafted_tokens, accepted_tokens; /* draft tokens, and those of them that stood */
+	/* time from submission to the first step, to the first token (0: there was none) and to the end */
+	uint64_t queue_ns, first_token_ns, total_ns;
 };
 /* False: there is none, and *news is not set. */
 bool odm_job_take_news(struct odm_job *j, struct odm_news *news);

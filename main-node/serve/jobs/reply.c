@@ -39,6 +39,11 @@ static void note_end(struct odm_reply *r, size_t i, const struct odm_news *news)
 	end->finish = end->early ? ODM_FINISH_EOS : news->finish;
 	end->n_tokens = news->n_tokens;
 	end->shared_tokens = news->shared_tokens;
+	end->drafted_tokens = news->drafted_tokens;
+	end->accepted_tokens = news->accepted_tokens;
+	end->queue_ns = news->queue_ns;
+	end->first_token_ns = news->first_token_ns;
+	end->total_ns = news->total_ns;
 	if (end->early || r->error.status != 0)
 		return;
 	if (news->err.code != OD_OK)
@@ -156,6 +161,27 @@ void odm_reply_end_choice(struct odm_reply *r, size_t choice)
 	odm_choices_cancel_one(r->choices, choice);
 }
 
+static uint64_t longer(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+struct odm_reply_times odm_reply_times(const struct odm_reply *r)
+{
+	struct odm_reply_times t = { 0 };
+
+	for (size_t i = 0; i < odm_choices_count(r->choices); i++) {
+		const struct odm_choice_end *e = &r->ended[i];
+		const uint64_t first_ns = e->first_token_ns > 0 ? e->first_token_ns : e->total_ns;
+
+		t.queue_ns = longer(t.queue_ns, e->queue_ns);
+		t.prompt_ns = longer(t.prompt_ns, first_ns - e->queue_ns);
+		t.generation_ns = longer(t.generation_ns, e->total_ns - first_ns);
+		t.total_ns = longer(t.total_ns, e->total_ns);
+	}
+	return t;
+}
+
 /* ---- OpenAI's format ---- */
 
 struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n)
@@ -182,11 +208,48 @@ json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const c
 			 choices);
 }
 
-void odm_reply_write(struct odm_reply *r, json_t *o)
+/* llama-server's fields of a prompt, or of the generated text. */
+static void add_phase(json_t *o, const char *phase, size_t n, uint64_t ns)
 {
-	if (r->include_usage)
-		json_object_set_new(o, "usage", json_null());
-	odm_exchange_write_json(r->exchange, o);
+	const double ms = (double)ns / 1e6;
+	char name[32];
+
+	snprintf(name, sizeof(name), "%s_n", phase);
+	json_object_set_new(o, name, json_integer((json_int_t)n));
+	snprintf(name, sizeof(name), "%s_ms", phase);
+	json_object_set_new(o, name, json_real(ms));
+	snprintf(name, sizeof(name), "%s_per_token_ms", phase);
+	json_object_set_new(o, name, json_real(n > 0 ? ms / (double)n : 0));
+	snprintf(name, sizeof(name), "%s_per_second", phase);
+	json_object_set_new(o, name, json_real(ns > 0 ? (double)n * 1e3 / ms : 0));
+}
+
+static json_t *timings_json(const struct odm_reply *r, const struct odm_usage *u)
+{
+	const struct odm_reply_times t = odm_reply_times(r);
+	json_t *o = json_pack("{s:I}", "cache_n", (json_int_t)u->cached_tokens);
+	size_t drafted = 0, accepted = 0;
+
+	add_phase(o, "prompt", u->prompt_tokens - u->cached_tokens, t.prompt_ns);
+	add_phase(o, "predicted", u->completion_tokens, t.generation_ns);
+	for (size_t i = 0; i < odm_choices_count(r->choices); i++) {
+		drafted += r->ended[i].drafted_tokens;
+		accepted += r->ended[i].accepted_tokens;
+	}
+	if (drafted > 0) {
+		json_object_set_new(o, "draft_n", json_integer((json_int_t)drafted));
+		json_object_set_new(o, "draft_n_accepted", json_integer((json_int_t)accepted));
+	}
+	return o;
+}
+
+/* Takes o. */
+static json_t *with_timings(const struct odm_reply *r, json_t *o, size_t n)
+{
+	const struct odm_usage u = odm_reply_usage(r, n);
+
+	json_object_set_new(o, "timings", timings_json(r, &u));
+	return o;
 }
 
 /* Takes o. */
@@ -195,7 +258,25 @@ static json_t *with_usage(const struct odm_reply *r, json_t *o, size_t n)
 	const struct odm_usage u = odm_reply_usage(r, n);
 
 	json_object_set_new(o, "usage", odm_usage_json(&u));
-	return o;
+	return with_timings(r, o, n);
+}
+
+static bool all_ended(const struct odm_reply *r)
+{
+	size_t i = 0;
+
+	while (i < odm_choices_count(r->choices) && r->ended[i].done)
+		i++;
+	return i == odm_choices_count(r->choices);
+}
+
+void odm_reply_write(struct odm_reply *r, json_t *o, bool ends, size_t n)
+{
+	if (r->include_usage)
+		json_object_set_new(o, "usage", json_null());
+	else if (ends && all_ended(r))
+		o = with_timings(r, o, n);
+	odm_exchange_write_json(r->exchange, o);
 }
 
 void odm_reply_end_stream(struct odm_reply *r, const char *id_prefix, const char *object, size_t n)

@@ -23,7 +23,14 @@ struct odm_reply_ops {
 struct odm_choice_end {
 	bool done, early; /* early: odm_reply_end_choice was called */
 	enum odm_finish finish;
-	size_t n_tokens, shared_tokens; /* as in odm_news */
+	size_t n_tokens, shared_tokens, drafted_tokens, accepted_tokens; /* as in odm_news */
+	uint64_t queue_ns, first_token_ns, total_ns;
+};
+
+/* Times of an answer, each the longest of its texts. The first three add up to total_ns if there is one text. */
+struct odm_reply_times {
+	uint64_t queue_ns, prompt_ns, generation_ns; /* until it began; until its first token; until its end */
+	uint64_t total_ns; /* from submission to the end */
 };
 
 struct odm_reply {
@@ -68,14 +75,17 @@ void odm_reply_end_choice(struct odm_reply *r, size_t choice);
 
 /* Sums over all choices. The n choices of one prompt follow each other, and the prompt counts once. */
 struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n);
+struct odm_reply_times odm_reply_times(const struct odm_reply *r);
 
 /* OpenAI's answers and events begin with these fields: {"id": prefix + the exchange's, "object", "created", "model",
  * "system_fingerprint", "choices"}. Takes choices. */
 json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices);
-/* An event of an OpenAI stream, with `usage` null if the request wants its usage. Takes o. */
-void odm_reply_write(struct odm_reply *r, json_t *o);
+/* An event of an OpenAI stream, with `usage` null if the request wants its usage. Takes o. ends: a choice ends with it.
+ * n: as in odm_reply_usage. */
+void odm_reply_write(struct odm_reply *r, json_t *o, bool ends, size_t n);
 /* Call one of these from odm_reply_ops.end: they write the last events of an OpenAI stream, or the whole answer, which
- * takes choices. n: as in odm_reply_usage. */
+ * takes choices. n: as in odm_reply_usage. Answers, and the last event with choices or usage, have llama-server's
+ * `timings`. */
 void odm_reply_end_stream(struct odm_reply *r, const char *id_prefix, const char *object, size_t n);
 void odm_reply_whole(struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices, size_t n);
 
