@@ -38,7 +38,8 @@ struct turn_choice {
 };
 
 struct odm_turn {
-	const struct odm_chat_template *chat;
+	const struct odm_chat_template *chat; /* NULL: a plain prompt */
+	struct odm_chat_format plain; /* the format of answers to one */
 	const struct odm_chat_format *format;
 	const struct odm_app *app;
 	const struct odm_engine *engine;
@@ -561,6 +562,42 @@ int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm
 	return rc;
 }
 
+static int build_plain(struct odm_turn *t, const struct odm_engine *engine, const json_t *request,
+		       struct odm_api_error *e)
+{
+	const json_t *prompt = json_object_get(request, "prompt");
+
+	t->engine = engine;
+	t->tokenizer = odm_engine_tokenizer(engine);
+	odm_chat_format_choose(&t->plain, "", NULL);
+	t->format = &t->plain;
+	t->tools = json_array();
+	if (t->tools == NULL)
+		return odm_no_memory(e);
+	return odm_encode_prompt(engine, json_string_value(prompt), json_string_length(prompt), "prompt", &t->prompt,
+				 &t->n_prompt, e);
+}
+
+int odm_turn_new_plain(struct odm_turn **out, const struct odm_engine *engine, const json_t *request, int *logprobs,
+		       struct odm_api_error *e)
+{
+	struct odm_turn *t = NULL;
+	struct turn_fields a;
+	int rc = read_asked(&a, request, e);
+
+	if (rc == OD_OK) {
+		t = calloc(1, sizeof(*t));
+		rc = t != NULL ? build_plain(t, engine, request, e) : odm_no_memory(e);
+	}
+	*logprobs = a.logprobs ? (int)a.top_logprobs : -1;
+	*out = t;
+	if (rc != OD_OK) {
+		odm_turn_free(t);
+		*out = NULL;
+	}
+	return rc;
+}
+
 void odm_turn_free(struct odm_turn *t)
 {
 	if (t == NULL)
@@ -764,14 +801,15 @@ static int constrain(struct odm_turn *t, const struct odm_app *app, struct odm_a
 int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
 		 const struct odm_turn_sink *sink, struct odm_api_error *e)
 {
-	int rc = odm_check_prompt_length(t->engine, t->n_prompt, "messages", e);
+	int rc = odm_check_prompt_length(t->engine, t->n_prompt, t->chat != NULL ? "messages" : "prompt", e);
 
 	if (rc != OD_OK)
 		return rc;
 	if (g->max_tokens == 0)
 		return odm_api_fail(e, 400, "max_tokens", OD_ERR_RANGE, "max_tokens: expected at least 1, found 0");
 	t->sink = sink;
-	odm_answer_space_find(&t->space, t->chat, t->tokenizer, json_array_size(t->tools) > 0);
+	if (t->chat != NULL)
+		odm_answer_space_find(&t->space, t->chat, t->tokenizer, json_array_size(t->tools) > 0);
 	t->ignore_eos = g->ignore_eos;
 	rc = constrain(t, t->app, e);
 	if (rc != OD_OK)

@@ -32,6 +32,10 @@ struct odm_turn_sink {
  * a chat template. */
 OD_MUST_CHECK int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine,
 			       const json_t *request, int *logprobs, struct odm_api_error *e);
+/* Does the same with a request that has `prompt` instead of messages: a string that is the prompt as it is, without the
+ * chat template, as in /v1/completions. All that the model writes is content. */
+OD_MUST_CHECK int odm_turn_new_plain(struct odm_turn **out, const struct odm_engine *engine, const json_t *request,
+				     int *logprobs, struct odm_api_error *e);
 void odm_turn_free(struct odm_turn *t); /* NULL ok */
 size_t odm_turn_prompt_tokens(const struct odm_turn *t);
 

@@ -30,16 +30,21 @@ static int keep_only(json_t **o, const char *const *names, struct odm_api_error 
 static int read_chat(struct odm_dialog *d, struct odm_exchange *x, const struct odm_engine *engine, int *logprobs,
 		     struct odm_api_error *e)
 {
+	const bool plain = json_object_get(d->chat, "messages") == NULL && json_object_get(d->chat, "prompt") != NULL;
 	int rc = odm_generation_read(&d->g, d->chat, engine, e);
 
-	if (rc == OD_OK)
+	d->reply.stream = d->g.stream;
+	d->g.stream = d->g.stream && !d->format->whole_calls;
+	if (rc == OD_OK && plain)
+		rc = odm_turn_new_plain(&d->turn, engine, d->chat, logprobs, e);
+	else if (rc == OD_OK)
 		rc = odm_turn_new(&d->turn, x, engine, d->chat, logprobs, e);
 	if (rc == OD_OK)
 		rc = odm_choices_new(&d->reply.choices, x, e);
 	if (rc == OD_OK)
 		rc = odm_turn_add(d->turn, &d->reply, &d->g, *logprobs, &d->sink, e);
-	if (rc != OD_OK && d->format->messages != NULL)
-		odm_api_error_rename(e, "messages", d->format->messages);
+	for (size_t i = 0; rc != OD_OK && d->format->renamed != NULL && d->format->renamed[i][0] != NULL; i++)
+		odm_api_error_rename(e, d->format->renamed[i][0], d->format->renamed[i][1]);
 	return rc;
 }
 
@@ -52,8 +57,9 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 
 	if (rc == OD_OK)
 		rc = d->format->convert(&d->chat, d->request, x, e);
-	if (rc == OD_OK)
-		rc = read_chat(d, x, engine, &logprobs, e);
+	if (rc != OD_OK || d->chat == NULL)
+		return rc;
+	rc = read_chat(d, x, engine, &logprobs, e);
 	if (rc == OD_OK && logprobs >= 0)
 		d->logprobs = odm_chat_logprobs_new();
 	if (rc == OD_OK)
@@ -61,7 +67,6 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 	if (rc == OD_OK)
 		rc = keep_only(&d->request, d->format->repeated, e);
 	d->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
-	d->reply.stream = d->g.stream;
 	return rc;
 }
 
@@ -91,7 +96,7 @@ static void begin_block(struct odm_dialog *d, enum odm_block_kind kind)
 	end_block(d, false);
 	d->open = true;
 	d->block.kind = kind;
-	if (d->reply.stream)
+	if (d->reply.stream && d->format->block_begin != NULL)
 		d->format->block_begin(d, &d->block);
 }
 
@@ -198,7 +203,10 @@ void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_format *fo
 	d->sink = (struct odm_turn_sink){ d, on_content, on_reasoning, on_call, on_arguments, on_call_end };
 	odm_reply_init(&d->reply, &d->ops, d, x, odm_app_of(x)->model);
 	rc = read_request(d, x, &e);
-	odm_reply_submit(&d->reply, odm_app_of(x)->thread, rc, &e);
+	if (rc == OD_OK && d->chat == NULL)
+		format->end(d);
+	else
+		odm_reply_submit(&d->reply, odm_app_of(x)->thread, rc, &e);
 }
 
 void odm_dialog_fini(struct odm_dialog *d)
@@ -217,7 +225,7 @@ void odm_dialog_start(struct odm_exchange *x)
 	struct odm_dialog *d = odm_exchange_state(x);
 
 	odm_reply_start(&d->reply);
-	if (d->reply.stream)
+	if (d->reply.stream && d->format->begin != NULL)
 		d->format->begin(d);
 	odm_reply_news(&d->reply);
 }

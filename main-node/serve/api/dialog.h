@@ -1,5 +1,5 @@
-/* dialog.h - what /v1/responses and /v1/messages have in common: a request that becomes one of chat completions, and an
- * answer that is a list of blocks, each a thought, text or a call.
+/* dialog.h - what /v1/responses, /v1/messages and Ollama's API have in common: a request that becomes one of chat
+ * completions, and an answer that is a list of blocks, each a thought, text or a call.
  *
  * Thread: odm_dialog_prepare on a request thread, the rest on the HTTP thread.
  * Owner: the endpoint's state, which begins with its dialog. */
@@ -27,15 +27,19 @@ struct odm_dialog;
 /* The functions that an API has of its own. Those that write events are called for streams only. */
 struct odm_dialog_format {
 	enum odm_api_kind api;
-	/* Translates the request, whose text is x's body, into one of chat completions. *chat is NULL unless OD_OK. */
+	/* Translates the request, whose text is x's body, into one of chat completions, which may have a plain prompt
+	 * instead of messages (odm_turn_new_plain). *chat is NULL unless OD_OK; NULL with OD_OK: nothing is to be
+	 * generated, and `end` answers at once, on the request thread. */
 	int (*convert)(json_t **chat, const json_t *request, const struct odm_exchange *x, struct odm_api_error *e);
-	void (*begin)(struct odm_dialog *d);
+	void (*begin)(struct odm_dialog *d); /* NULL: nothing; so is block_begin */
 	void (*block_begin)(struct odm_dialog *d, const struct odm_block *b);
 	void (*block_text)(struct odm_dialog *d, const struct odm_block *b, const char *text, size_t len);
 	void (*block_end)(struct odm_dialog *d, const struct odm_block *b); /* called for whole answers too */
 	void (*end)(struct odm_dialog *d); /* writes the whole answer, or the last events */
 	void (*fail)(struct odm_dialog *d, const struct odm_api_error *e);
-	const char *messages; /* the request's field that becomes the chat's messages; NULL: it has the same name */
+	/* {field of the chat, field of the request that it is made from}; ends with NULL; NULL: no names differ */
+	const char *const (*renamed)[2];
+	bool whole_calls; /* in a stream, too, a call is told when it is complete; what is malformed is text */
 	void (*keep_alive)(void *d); /* as in odm_reply_ops; arg is the dialog */
 	const char *const *repeated; /* the request's fields that the answer has too; ends with NULL; NULL: none */
 };

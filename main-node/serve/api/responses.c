@@ -283,6 +283,7 @@ static int convert(json_t **chat, const json_t *request, const struct odm_exchan
 
 static void prepare(struct odm_exchange *x)
 {
+	static const char *const renamed[][2] = { { "messages", "input" }, { NULL, NULL } };
 	static const struct odm_dialog_format format = {
 		.api = ODM_API_RESPONSES,
 		.convert = convert,
@@ -292,7 +293,7 @@ static void prepare(struct odm_exchange *x)
 		.block_end = block_end,
 		.end = end,
 		.fail = fail,
-		.messages = "input",
+		.renamed = renamed,
 		.repeated = repeated,
 	};
 	struct response *r = odm_exchange_new_state(x, sizeof(*r));
