@@ -495,3 +495,30 @@ uint64_t od_pack_expert_raw_bytes(const struct od_pack *p)
 {
 	return p->raw_bytes;
 }
+
+uint64_t od_pack_bytes(const struct od_pack *p)
+{
+	/* experts of a GGUF file are in the same files */
+	return od_data_bytes(&p->dense) + (od_pack_is_gguf(p) ? 0 : od_data_bytes(&p->experts));
+}
+
+uint64_t od_pack_weights(const struct od_pack *p)
+{
+	uint64_t expert = 0, dense = 0, n_out, n_in;
+
+	for (int mat = 0; mat < od_expert_tensors(&p->config); mat++) {
+		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
+		expert += n_out * n_in;
+	}
+	for (size_t i = 0; i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+
+		dense += t->n_out * (t->n_in > 0 ? t->n_in : 1);
+	}
+	return dense + p->manifest.n_experts * expert;
+}
+
+enum od_dtype od_pack_expert_dtype(const struct od_pack *p)
+{
+	return od_pack_entry(p, 0, 0)->type[0].dtype;
+}

@@ -78,6 +78,12 @@ OD_MUST_CHECK int od_pack_read_stored(const struct od_pack *p, const struct od_c
 /* Asks the kernel to drop shards [first, first + n) from the page cache, to measure reading them. */
 void od_pack_drop_cached(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n);
 
+/* Bytes of dense.bin and experts.bin, or of a GGUF file's parts. */
+uint64_t od_pack_bytes(const struct od_pack *p);
+/* Numbers in all tensors, without their scales. */
+uint64_t od_pack_weights(const struct od_pack *p);
+enum od_dtype od_pack_expert_dtype(const struct od_pack *p); /* the first expert's gate */
+
 /* Bytes of the largest expert: all its chunks as stored; its weights as published. */
 uint64_t od_pack_expert_stored_bytes(const struct od_pack *p);
 uint64_t od_pack_expert_raw_bytes(const struct od_pack *p);

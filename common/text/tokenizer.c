@@ -307,6 +307,11 @@ uint32_t od_tokenizer_vocab(const struct od_tokenizer *t)
 	return t->vocab.n;
 }
 
+bool od_tokenizer_has_fallback(const struct od_tokenizer *t)
+{
+	return t->bpe.byte_fallback;
+}
+
 bool od_tokenizer_is_special(const struct od_tokenizer *t, int32_t id)
 {
 	return id >= 0 && (uint32_t)id < t->vocab.n && (t->vocab.entry[id].flags & TOK_SPECIAL) != 0;

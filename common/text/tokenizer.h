@@ -35,6 +35,8 @@ OD_MUST_CHECK int od_tokenizer_parse(struct od_tokenizer **out, enum od_tokenize
 				     size_t len, const json_t *config, const char *where, struct od_err *err);
 void od_tokenizer_free(struct od_tokenizer *t); /* NULL ok */
 uint32_t od_tokenizer_vocab(const struct od_tokenizer *t); /* highest id + 1 */
+/* The variant with byte fallback, as SentencePiece has it; false: byte-level. */
+bool od_tokenizer_has_fallback(const struct od_tokenizer *t);
 
 enum od_encode_flags {
 	OD_ENCODE_ADD_SPECIAL = 1, /* add the post-processor's tokens, usually BOS */

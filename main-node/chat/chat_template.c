@@ -257,6 +257,11 @@ static const struct template_source *source_of(const struct odm_chat_template *t
 	return t->plain.parsed == NULL || (with_tools && t->with_tools.parsed != NULL) ? &t->with_tools : &t->plain;
 }
 
+const char *odm_chat_template_text(const struct odm_chat_template *t, bool with_tools)
+{
+	return source_of(t, with_tools)->text;
+}
+
 const struct odm_chat_format *odm_chat_template_format(const struct odm_chat_template *t, bool with_tools)
 {
 	return &source_of(t, with_tools)->format;

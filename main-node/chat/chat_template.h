@@ -24,6 +24,7 @@ struct odm_chat_template;
 OD_MUST_CHECK int odm_chat_template_open(struct odm_chat_template **out, const char *dir, struct od_err *err);
 void odm_chat_template_close(struct odm_chat_template *t); /* NULL ok */
 
+const char *odm_chat_template_text(const struct odm_chat_template *t, bool with_tools); /* its source */
 /* Returns how answers are written, by the template for requests with or without tools: tokenizer_config.json may name
  * one of each. */
 const struct odm_chat_format *odm_chat_template_format(const struct odm_chat_template *t, bool with_tools);
