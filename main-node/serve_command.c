@@ -15,12 +15,15 @@
 
 #define DEFAULT_PORT 8080
 #define MAX_PEM_BYTES (1u << 20)
+#define LEVEL_UNSET (-1)
 
 struct options {
 	struct odm_engine_args engine;
 	struct odm_serve_opts serve;
-	const char *listen, *key_file, *cert_file, *tls_key_file;
+	const char *listen, *key_file, *cert_file, *tls_key_file, *alias;
+	char *alias_names; /* the copy of alias that serve.aliases refers to */
 	bool insecure, quiet, help;
+	int log_level; /* enum od_log_level or LEVEL_UNSET */
 	int log_format; /* enum od_log_format or OD_LOG_AUTO */
 };
 
@@ -33,6 +36,7 @@ static void default_options(struct options *o)
 			   .header_seconds = 20,
 			   .drain_seconds = 60 },
 		.listen = "127.0.0.1:8080",
+		.log_level = LEVEL_UNSET,
 		.log_format = OD_LOG_AUTO,
 	};
 	odm_engine_args_defaults(&o->engine);
@@ -68,6 +72,8 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "model-name", OD_ARG_STRING, &s->model, "NAME",
 		  "name of the model; requests for another are refused (default: the pack's folder, any name is taken)",
 		  0, 0, NULL },
+		{ "alias", OD_ARG_STRING, &o->alias, "NAME[,NAME...]",
+		  "further names of the model, which /v1/models lists too", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Limits" },
 		{ "parallel", OD_ARG_UINT, &eo->engine.parallel, "N", "write N texts at once (default: 4)", 1,
 		  ODM_MAX_PARALLEL, NULL },
@@ -91,8 +97,10 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "drain-seconds", OD_ARG_REAL, &s->drain_seconds, "S",
 		  "after SIGTERM open requests may end for S seconds (default: 60)", 0, 86400, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
-		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "log only warnings and errors: neither progress nor requests",
-		  0, 0, NULL },
+		{ "log-level", OD_ARG_CHOICE, &o->log_level, "LEVEL",
+		  "the least that is logged: error, warn, info (progress and requests too) or debug (default: info)", 0,
+		  0, od_log_level_names },
+		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "the same as --log-level warn", 0, 0, NULL },
 		{ "log-format", OD_ARG_CHOICE, &o->log_format, "FORM", OD_LOG_FORMAT_HELP, 0, 0, od_log_format_names },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
@@ -117,6 +125,44 @@ static int check_hosts(const struct od_arg_list *hosts, struct od_err *err)
 	return OD_OK;
 }
 
+static bool is_among(const struct od_arg_list *list, const char *name)
+{
+	size_t i = 0;
+
+	while (i < list->n && strcmp(list->value[i], name) != 0)
+		i++;
+	return i < list->n;
+}
+
+/* "a,b": cuts a copy into names. */
+static int split_aliases(struct options *o, struct od_err *err)
+{
+	struct od_arg_list *list = &o->serve.aliases;
+	char *at, *name;
+
+	o->alias_names = o->alias != NULL ? strdup(o->alias) : NULL;
+	if (o->alias != NULL && o->alias_names == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "--alias");
+	for (at = o->alias_names; (name = strsep(&at, ",")) != NULL;) {
+		if (name[0] == '\0' || is_among(list, name) || list->n == OD_ARG_LIST_MAX)
+			return od_fail(err, OD_ERR_ARG,
+				       "--alias: expected at most %d names, each once and none empty, found \"%s\"",
+				       OD_ARG_LIST_MAX, o->alias);
+		list->value[list->n++] = name;
+	}
+	return OD_OK;
+}
+
+static int check_level(struct options *o, struct od_err *err)
+{
+	if (o->quiet && o->log_level != LEVEL_UNSET)
+		return od_fail(err, OD_ERR_ARG, "--quiet and --log-level exclude each other");
+	if (o->log_level == LEVEL_UNSET)
+		o->log_level = o->quiet ? OD_LOG_WARN : OD_LOG_INFO;
+	o->engine.opts.engine.quiet = o->log_level < OD_LOG_INFO;
+	return OD_OK;
+}
+
 static int check_options(struct options *o, struct od_err *err)
 {
 	struct odm_serve_opts *s = &o->serve;
@@ -125,6 +171,10 @@ static int check_options(struct options *o, struct od_err *err)
 	if (rc != OD_OK)
 		return od_fail_within(err, "--listen");
 	rc = check_hosts(&s->hosts, err);
+	if (rc == OD_OK)
+		rc = split_aliases(o, err);
+	if (rc == OD_OK)
+		rc = check_level(o, err);
 	if (rc != OD_OK)
 		return rc;
 	if ((o->cert_file == NULL) != (o->tls_key_file == NULL))
@@ -140,7 +190,6 @@ static int check_options(struct options *o, struct od_err *err)
 	if (o->engine.opts.engine.prefix_cache_dir != NULL && o->engine.opts.engine.prefix_cache_mib == 0)
 		return od_fail(err, OD_ERR_ARG,
 			       "--prefix-cache needs --prefix-cache-mib above 0: files are written from memory");
-	o->engine.opts.engine.quiet = o->quiet;
 	o->engine.opts.keys.insecure =
 		o->insecure && (o->engine.opts.cluster.hosts_path != NULL || o->engine.opts.serve_store != NULL);
 	rc = odm_engine_args_finish(&o->engine, err);
@@ -195,13 +244,14 @@ int odm_serve_command(int argc, char **argv)
 		rc = check_options(&o, &err);
 	if (rc != OD_OK) {
 		od_log(OD_LOG_ERROR, "%s", err.msg);
+		free(o.alias_names);
 		return 2;
 	}
-	if (o.quiet)
-		od_log_init("od-main", OD_LOG_WARN);
+	od_log_init("od-main", (enum od_log_level)o.log_level);
 	od_descriptors_raise();
 	signal(SIGPIPE, SIG_IGN);
 	rc = serve(&o, &err);
+	free(o.alias_names);
 	if (rc == OD_OK)
 		return 0;
 	od_log(OD_LOG_ERROR, "%s", err.msg);

@@ -17,6 +17,7 @@
 #define LINE_MAX_BYTES 8192
 #define LIMIT_WINDOW_NS (10 * OD_NS_PER_S)
 
+const char *const od_log_level_names[] = { "error", "warn", "info", "debug", NULL };
 const char *const od_log_format_names[] = { "text", "kv", "json", NULL };
 
 static const char *log_program = "od";

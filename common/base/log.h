@@ -18,6 +18,7 @@
 #include "common/base/status.h"
 
 enum od_log_level { OD_LOG_ERROR, OD_LOG_WARN, OD_LOG_INFO, OD_LOG_DEBUG };
+extern const char *const od_log_level_names[]; /* "error", "warn", "info", "debug", NULL */
 
 /* Call this first in main(). program must live as long as the process (argv[0] or a literal). Default level:
  * OD_LOG_INFO. Opens closed descriptors 0 to 2 as /dev/null; otherwise a file opened later would get one of these and

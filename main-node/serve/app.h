@@ -5,6 +5,7 @@
 #ifndef ODM_APP_H
 #define ODM_APP_H
 
+#include "common/base/args.h"
 #include "common/base/status.h"
 #include "main-node/serve/http/exchange.h"
 
@@ -22,6 +23,8 @@ struct odm_app {
 	struct odm_metrics *metrics;
 	struct odm_health *health;
 	const char *model; /* its name in answers */
+	const char *alias[OD_ARG_LIST_MAX]; /* [n_aliases] its other names */
+	size_t n_aliases;
 	const struct odm_chat_template *chat; /* NULL: no_chat says why */
 	struct od_err no_chat;
 	const char *folder; /* the pack's path, which answers must not name */

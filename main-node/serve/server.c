@@ -204,6 +204,8 @@ static void name_model(struct server *s)
 
 	s->app.model_checked = s->opts->model != NULL;
 	s->app.model = s->opts->model != NULL ? s->opts->model : s->model;
+	memcpy(s->app.alias, s->opts->aliases.value, s->opts->aliases.n * sizeof(s->app.alias[0]));
+	s->app.n_aliases = s->opts->aliases.n;
 	if (!od_gguf_is(path) && realpath(path, real) != NULL)
 		path = real;
 	slash = strrchr(path, '/');

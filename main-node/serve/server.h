@@ -17,6 +17,7 @@ struct odm_serve_opts {
 	const char *cors; /* NULL: none */
 	struct od_arg_list hosts; /* the header Host may have these names */
 	const char *model; /* NULL: the name of the pack's folder, and requests may name any model */
+	struct od_arg_list aliases; /* further names of the model */
 	uint64_t queue, max_connections, max_body_bytes;
 	double header_seconds, drain_seconds;
 };

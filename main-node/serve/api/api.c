@@ -11,6 +11,22 @@ int odm_api_engine(struct odm_exchange *x, const struct odm_engine **engine, str
 	return *engine != NULL ? OD_OK : odm_api_fail(e, 503, NULL, OD_ERR_UNREACHABLE, "the model is being loaded");
 }
 
+bool odm_api_is_model(const struct odm_app *app, const char *name)
+{
+	static const char latest[] = ":latest";
+	const size_t len = strlen(name), n = sizeof(latest) - 1;
+	const bool tagged = len > n && strcmp(name + len - n, latest) == 0;
+
+	for (size_t i = 0; i <= app->n_aliases; i++) {
+		const char *known = i == 0 ? app->model : app->alias[i - 1];
+
+		if (strcmp(name, known) == 0 ||
+		    (tagged && strlen(known) == len - n && strncmp(name, known, len - n) == 0))
+			return true;
+	}
+	return false;
+}
+
 int odm_api_begin(struct odm_exchange *x, enum odm_api_kind kind, json_t **request, const struct odm_engine **engine,
 		  struct odm_api_error *e)
 {
@@ -28,7 +44,7 @@ int odm_api_begin(struct odm_exchange *x, enum odm_api_kind kind, json_t **reque
 		rc = odm_client_fields_apply(*request, kind, e);
 	if (rc == OD_OK)
 		rc = odm_fields_read(fields, *request, &model, e);
-	if (rc != OD_OK || model == NULL || !app->model_checked || strcmp(model, app->model) == 0)
+	if (rc != OD_OK || model == NULL || !app->model_checked || odm_api_is_model(app, model))
 		return rc;
 	odm_api_fail(e, 404, "model", OD_ERR_MISSING, "model: expected \"%s\", found \"%.200s\"", app->model, model);
 	e->code = "model_not_found";

@@ -13,6 +13,9 @@ struct odm_engine;
 /* *engine is NULL unless OD_OK: the model is loaded. */
 OD_MUST_CHECK int odm_api_engine(struct odm_exchange *x, const struct odm_engine **engine, struct odm_api_error *e);
 
+/* The model has this name: its own or an alias, with Ollama's tag ":latest" or without. */
+bool odm_api_is_model(const struct odm_app *app, const char *name);
+
 /* Common to all endpoints with a body: parses it, looks at its fields (client_fields.h) and checks `model`. *engine is
  * not NULL when OD_OK. */
 OD_MUST_CHECK int odm_api_begin(struct odm_exchange *x, enum odm_api_kind kind, json_t **request,
