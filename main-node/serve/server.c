@@ -27,12 +27,12 @@
 #define LAST_WORDS_MS 2000 /* time to send the answers of requests that are cancelled at the end */
 #define CALL_MEMORY_CALLS 16384
 #define CALL_MEMORY_BYTES ((size_t)4 << 20)
-#define N_ENDPOINTS 11
+#define N_ENDPOINTS 19
 
 struct server {
 	const struct odm_serve_opts *opts;
 	struct odm_app app;
-	struct odm_endpoint endpoint[N_ENDPOINTS + 1];
+	struct odm_endpoint endpoint[N_ENDPOINTS + ODM_N_REFUSED + 1];
 	char model[256];
 	struct odm_chat_template *chat; /* NULL: none */
 	char *folder; /* the template's */
@@ -222,12 +222,17 @@ static void name_model(struct server *s)
 static void list_endpoints(struct server *s)
 {
 	const struct odm_endpoint all[N_ENDPOINTS] = {
-		odm_completions_endpoint,  odm_chat_completions_endpoint, odm_responses_endpoint, odm_messages_endpoint,
-		odm_count_tokens_endpoint, odm_models_endpoint,		  odm_model_endpoint,	  odm_tokenize_endpoint,
-		odm_detokenize_endpoint,   odm_health_endpoint,		  odm_metrics_endpoint,
+		odm_completions_endpoint,    odm_chat_completions_endpoint, odm_responses_endpoint,
+		odm_messages_endpoint,	     odm_count_tokens_endpoint,	    odm_models_endpoint,
+		odm_model_endpoint,	     odm_tokenize_endpoint,	    odm_detokenize_endpoint,
+		odm_health_endpoint,	     odm_metrics_endpoint,	    odm_props_endpoint,
+		odm_slots_endpoint,	     odm_ollama_chat_endpoint,	    odm_ollama_generate_endpoint,
+		odm_ollama_tags_endpoint,    odm_ollama_ps_endpoint,	    odm_ollama_show_endpoint,
+		odm_ollama_version_endpoint,
 	};
 
 	memcpy(s->endpoint, all, sizeof(all));
+	memcpy(s->endpoint + N_ENDPOINTS, odm_refused_endpoints, sizeof(odm_refused_endpoints));
 }
 
 static void start_handles(struct server *s)

@@ -13,8 +13,13 @@ BODIES = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Once upon"}], "max_tokens": 6, "temperature": 0},
     "/v1/responses": {"input": "Once upon", "max_output_tokens": 6, "temperature": 0},
     "/v1/messages": {"messages": [{"role": "user", "content": "Once upon"}], "max_tokens": 6, "temperature": 0},
+    "options": {"num_predict": 6, "temperature": 0},  # of an answer of /api/chat
     "/tokenize": {"content": "Once upon"},
+    "/api/chat": {"messages": [{"role": "user", "content": "Once upon"}], "options": {"num_predict": 6, "temperature": 0}, "stream": False},
+    "/api/generate": {"prompt": "Once upon", "options": {"num_predict": 6, "temperature": 0}, "stream": False},
+    "/api/show": {},
 }
+N_ALL = 5  # the first ones
 NONSENSE = 1e300  # no field takes it
 _shared = []
 
@@ -30,19 +35,35 @@ def rows(title):
     with open("docs/CLIENTS.md", encoding="utf-8") as f:
         part = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", f.read(), re.S | re.M).group(1)
     for name, apis, note in re.findall(r"^\| `([^`]+)` \| (.*?) \| (.*) \|$", part, re.M):
-        for api in list(BODIES)[:4] if apis == "all" else re.findall(r"`([^`]+)`", apis):
+        for api in list(BODIES)[:N_ALL] if apis == "all" else re.findall(r"`([^`]+)`", apis):
             yield name, api, note
 
 
-def ask(api, name, value, without=None):
-    outer, _, inner = name.partition(".")
-    body = {**{k: v for k, v in BODIES[api].items() if k != without}, outer: {inner: value} if inner else value}
+def send(api, body):
+    if api == "options":
+        api, body = "/api/chat", {**BODIES["/api/chat"], "options": body}
     status, _, o = server().ask(api, body)
     return status, o
 
 
+def ask(api, name, value, without=None):
+    outer, _, inner = name.partition(".")
+    return send(api, {**{k: v for k, v in BODIES[api].items() if k != without}, outer: {inner: value} if inner else value})
+
+
 def answer(o):
-    return str(o.get("choices") or o.get("content") or [x["content"] for x in o.get("output", [])] or o.get("tokens"))
+    return str(o.get("choices") or o.get("content") or [x["content"] for x in o.get("output", [])] or o.get("tokens")
+               or o.get("message") or o.get("response") or o.get("model_info"))
+
+
+def plain_answers():
+    plain = {api: answer(send(api, body)[1]) for api, body in BODIES.items()}
+    assert all(plain.values()), plain
+    return plain
+
+
+def message_of(error):
+    return error if isinstance(error, str) else error["message"]
 
 
 @test
@@ -61,9 +82,7 @@ def done_fields_are_read():
 
 @test
 def ignored_fields_change_nothing():
-    plain = {api: answer(server().ask(api, body)[2]) for api, body in BODIES.items()}
-    assert all(plain.values()), plain
-    seen = 0
+    plain, seen = plain_answers(), 0
     for name, api, _ in rows("Ignored"):
         for value in (NONSENSE, "x", {"a": 1}):
             status, o = ask(api, name, value)
@@ -75,11 +94,10 @@ def ignored_fields_change_nothing():
 
 @test
 def refused_fields_are_named():
-    plain = {api: answer(server().ask(api, body)[2]) for api, body in BODIES.items()}
-    seen = 0
+    plain, seen = plain_answers(), 0
     for name, api, note in rows("Refused by name"):
         status, o = ask(api, name, {"a": 1})
-        assert status == 400 and o["error"]["message"].startswith(name), (name, api, o)
+        assert status == 400 and message_of(o["error"]).startswith(name), (name, api, o)
         nothing = [None, False, 0, "", [], {}] + ([eval(m.group(1), {"true": True})] if (m := re.match(r"`(.*)` is taken", note)) else [])
         for value in nothing:
             status, o = ask(api, name, value)

@@ -533,14 +533,13 @@ def other_protocols_are_told_at_once():
     assert s.complete(PROMPT, 1) and s.stop() == 0, s.log
 
 
-@test
-def a_quiet_server_logs_nothing_of_what_goes_well():
+def quiet(*options):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     s = Server.__new__(Server)
     s.log_path, s.port = os.path.join(TMP, "quiet.log"), port
     with open(s.log_path, "w") as log:
-        s.p = subprocess.Popen([os.path.join(BIN, "od-main"), "serve", "--pack", pack(), "--resident", "--quiet", "--listen",
+        s.p = subprocess.Popen([os.path.join(BIN, "od-main"), "serve", "--pack", pack(), "--resident", *options, "--listen",
                                 f"127.0.0.1:{port}"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
 
     def serves():
@@ -552,6 +551,12 @@ def a_quiet_server_logs_nothing_of_what_goes_well():
     s.complete(PROMPT, 4)
     assert s.ask("/v1/nothing")[0] == 404
     assert s.stop() == 0 and s.log == "", s.log
+
+
+@test
+def a_quiet_server_logs_nothing_of_what_goes_well():
+    for options in ["--quiet"], ["--log-level", "warn"], ["--log-level", "error"]:
+        quiet(*options)
 
 
 @test

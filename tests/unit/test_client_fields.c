@@ -21,12 +21,13 @@ static const struct {
 	enum odm_api_kind kind;
 	const char *name;
 } apis[] = {
-	{ ODM_API_COMPLETIONS, "/v1/completions" },
-	{ ODM_API_CHAT, "/v1/chat/completions" },
-	{ ODM_API_RESPONSES, "/v1/responses" },
-	{ ODM_API_MESSAGES, "/v1/messages" },
-	{ ODM_API_TOKENS, "/tokenize" },
+	{ ODM_API_COMPLETIONS, "/v1/completions" }, { ODM_API_CHAT, "/v1/chat/completions" },
+	{ ODM_API_RESPONSES, "/v1/responses" },	    { ODM_API_MESSAGES, "/v1/messages" },
+	{ ODM_API_OLLAMA_OPTIONS, "options" },	    { ODM_API_TOKENS, "/tokenize" },
+	{ ODM_API_OLLAMA_CHAT, "/api/chat" },	    { ODM_API_OLLAMA_GENERATE, "/api/generate" },
+	{ ODM_API_OLLAMA_SHOW, "/api/show" },
 };
+#define N_SAMPLERS 5 /* the first ones take settings of sampling */
 #define N_APIS (sizeof(apis) / sizeof(apis[0]))
 
 static bool refuses(const char *field, const char *value, enum odm_api_kind api)
@@ -72,7 +73,7 @@ static void what_would_change_the_answer_is_refused_by_name(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)
-		for (size_t a = 0; a + 1 < N_APIS; a++) {
+		for (size_t a = 0; a < N_SAMPLERS; a++) {
 			if (strcmp(t[i].field, "do_sample") != 0 && !refuses(t[i].field, t[i].value, apis[a].kind))
 				fail_msg("%s: %s is taken", t[i].field, t[i].value);
 			if (refuses(t[i].field, t[i].neutral, apis[a].kind))
@@ -109,6 +110,28 @@ static void assert_becomes(const char *text, enum odm_api_kind api, const char *
 	json_decref(expected);
 }
 
+/* Ollama has its settings in an object of their own. */
+static void options_are_looked_at_with_the_request(void **state)
+{
+	static const enum odm_api_kind kinds[] = { ODM_API_OLLAMA_CHAT, ODM_API_OLLAMA_GENERATE };
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		json_t *request = json_loads("{\"options\": {\"mirostat\": 1}}", 0, NULL);
+		struct odm_api_error e = { 0 };
+
+		assert_int_equal(odm_client_fields_apply(request, kinds[i], &e), OD_ERR_UNSUPPORTED);
+		assert_string_equal(e.param, "mirostat");
+		assert_int_equal(odm_client_fields_apply(request, ODM_API_OLLAMA_SHOW, &e), OD_OK);
+		json_decref(request);
+		assert_becomes("{\"options\": {\"repeat_penalty\": 1.1}}", kinds[i],
+			       "{\"options\": {\"repetition_penalty\": 1.1}}");
+		assert_becomes("{\"options\": 3, \"repeat_penalty\": 1.1}", kinds[i],
+			       "{\"options\": 3, \"repeat_penalty\": 1.1}");
+	}
+	assert_becomes("{\"name\": \"m\"}", ODM_API_OLLAMA_SHOW, "{\"model\": \"m\"}");
+}
+
 static void aliases_mean_what_they_mean(void **state)
 {
 	(void)state;
@@ -143,7 +166,8 @@ static void rows_are_single(void **state)
 
 static void write_apis(struct od_strbuf *out, unsigned kinds)
 {
-	const unsigned all = ODM_API_COMPLETIONS | ODM_API_CHAT | ODM_API_RESPONSES | ODM_API_MESSAGES;
+	const unsigned all =
+		ODM_API_COMPLETIONS | ODM_API_CHAT | ODM_API_RESPONSES | ODM_API_MESSAGES | ODM_API_OLLAMA_OPTIONS;
 	const char *comma = "";
 
 	if (kinds == all) {
@@ -190,7 +214,8 @@ static void write_page(struct od_strbuf *out)
 		"Every field of a request that clients of OpenAI, Anthropic, vLLM, llama-server and Ollama are known to send, and what\n"
 		"becomes of it here. The page is made from the table that the server reads requests by (`make docs/CLIENTS.md`;\n"
 		"`client_fields.c`). A field that is in no list is ignored, and the log says so once. null is as good as nothing.\n"
-		"\"All\" are `/v1/completions`, `/v1/chat/completions`, `/v1/responses` and `/v1/messages`.\n");
+		"\"All\" are `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, `/v1/messages`, and `options`, the object of this\n"
+		"name in Ollama's `/api/chat` and `/api/generate`.\n");
 	write_fate(out, "Done", "What values mean is in [ARCHITECTURE](ARCHITECTURE.md#serving).", ODM_FIELD_DONE,
 		   ODM_FIELD_ALIAS);
 	write_fate(out, "Ignored", "They do not change the answer, for the reason that is given.", ODM_FIELD_IGNORED,
@@ -237,6 +262,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_would_change_the_answer_is_refused_by_name),
 		cmocka_unit_test(fields_of_objects_too),
+		cmocka_unit_test(options_are_looked_at_with_the_request),
 		cmocka_unit_test(aliases_mean_what_they_mean),
 		cmocka_unit_test(rows_are_single),
 		cmocka_unit_test(the_page_is_made_from_the_table),

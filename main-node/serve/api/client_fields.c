@@ -10,8 +10,13 @@
 #define H ODM_API_CHAT
 #define R ODM_API_RESPONSES
 #define M ODM_API_MESSAGES
-#define ALL (C | H | R | M)
+#define REQUESTS (C | H | R | M)
+#define ALL (REQUESTS | O)
 #define DIALOGS (H | R | M)
+#define P ODM_API_OLLAMA_CHAT
+#define G ODM_API_OLLAMA_GENERATE
+#define S ODM_API_OLLAMA_SHOW
+#define O ODM_API_OLLAMA_OPTIONS
 
 #define DONE(name, apis, note) \
 	{ \
@@ -39,10 +44,11 @@
 #define NO_ACCOUNTS "there are no accounts"
 #define NO_SETTING "models have no such setting"
 #define ONLY_SPEED "it is about speed"
+#define OF_LOADING "it is about how a model is loaded, and this one is"
 
 const struct odm_client_field odm_client_fields[] = {
 	/* Prompt and messages. */
-	DONE("model", ALL | ODM_API_TOKENS, "checked only with `--model-name`"),
+	DONE("model", REQUESTS | ODM_API_TOKENS | P | G | S, "checked only with `--model-name`"),
 	DONE("prompt", C, "text, token ids, or an array of either"),
 	DONE("messages", H | M, NULL),
 	DONE("input", R, NULL),
@@ -149,7 +155,7 @@ const struct odm_client_field odm_client_fields[] = {
 	REFUSED("custom_logit_processor", ALL),
 
 	/* The answer's format. */
-	DONE("stream", ALL, NULL),
+	DONE("stream", REQUESTS, NULL),
 	DONE("stream_options", C | H, "`include_usage`"),
 	IGNORED("stream_options", R | M, SAME_ANSWER),
 	DONE("logprobs", C | H, "a number of 0 to 20; in chats true or false"),
@@ -258,6 +264,51 @@ const struct odm_client_field odm_client_fields[] = {
 	IGNORED("reasoning_format", DIALOGS, "thoughts always come apart from the answer"),
 	IGNORED("separate_reasoning", H, "thoughts always come apart from the answer"),
 	IGNORED("parse_tool_calls", H, "calls always come apart from the answer"),
+
+	/* Ollama's API. */
+	DONE("messages", P, "none: the answer has `done_reason` `load`"),
+	DONE("prompt", G, "none: the answer has `done_reason` `load`"),
+	DONE("system", G, NULL),
+	DONE("tools", P, NULL),
+	DONE("think", P | G, "true, false or an effort"),
+	DONE("stream", P | G, "true if it is not given"),
+	DONE("raw", G, "true: `prompt` without the chat template"),
+	DONE("images", G, "each becomes a note in its place; so do those of messages"),
+	DONE("format", P | G, "becomes `response_format`: `json` or a JSON schema"),
+	DONE("options", P | G, "an object; its fields are listed as `options`"),
+	DONE("logprobs", P | G, "true or false"),
+	DONE("top_logprobs", P | G, "0 to 20"),
+	DONE("num_predict", O, "tokens; -1, -2 and 0: no limit"),
+	DONE("stop", O, NULL),
+	UNLESS("penalize_newline", O, "true"),
+	REFUSED("suffix", G),
+	REFUSED("template", G),
+	REFUSED("context", G),
+	REFUSED("width", G),
+	REFUSED("height", G),
+	REFUSED("steps", G),
+	IGNORED("keep_alive", P | G, "the model stays loaded"),
+	IGNORED("truncate", P | G, "what does not fit is refused"),
+	IGNORED("shift", P | G, "a context is never shifted"),
+	IGNORED("num_keep", O, "a context is never shifted"),
+	IGNORED("num_ctx", O, "every text has the server's context; a prompt that is longer is refused"),
+	IGNORED("num_batch", O, ONLY_SPEED),
+	IGNORED("num_thread", O, ONLY_SPEED),
+	IGNORED("num_gpu", O, OF_LOADING),
+	IGNORED("main_gpu", O, OF_LOADING),
+	IGNORED("low_vram", O, OF_LOADING),
+	IGNORED("f16_kv", O, OF_LOADING),
+	IGNORED("numa", O, OF_LOADING),
+	IGNORED("use_mmap", O, OF_LOADING),
+	IGNORED("use_mlock", O, OF_LOADING),
+	IGNORED("vocab_only", O, OF_LOADING),
+	IGNORED("logits_all", O, OF_LOADING),
+	IGNORED("embedding_only", O, OF_LOADING),
+	ALIAS("name", S, "model"),
+	IGNORED("verbose", S, "the lists of tokens are left out"),
+	IGNORED("system", S, SAME_ANSWER),
+	IGNORED("template", S, SAME_ANSWER),
+	IGNORED("options", S, SAME_ANSWER),
 	{ 0 },
 };
 
@@ -340,7 +391,7 @@ static bool say_once(const char *name)
 	return fresh;
 }
 
-int odm_client_fields_apply(json_t *request, enum odm_api_kind api, struct odm_api_error *e)
+static int apply_all(json_t *request, enum odm_api_kind api, struct odm_api_error *e)
 {
 	const char *name;
 	json_t *v;
@@ -353,4 +404,13 @@ int odm_client_fields_apply(json_t *request, enum odm_api_kind api, struct odm_a
 		if ((f->apis & (unsigned)api) != 0)
 			rc = apply(f, request, e);
 	return rc;
+}
+
+int odm_client_fields_apply(json_t *request, enum odm_api_kind api, struct odm_api_error *e)
+{
+	const int rc = apply_all(request, api, e);
+
+	if (rc != OD_OK || (api != ODM_API_OLLAMA_CHAT && api != ODM_API_OLLAMA_GENERATE))
+		return rc;
+	return apply_all(json_object_get(request, "options"), ODM_API_OLLAMA_OPTIONS, e);
 }

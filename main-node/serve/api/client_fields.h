@@ -15,6 +15,10 @@ enum odm_api_kind {
 	ODM_API_RESPONSES = 4,
 	ODM_API_MESSAGES = 8,
 	ODM_API_TOKENS = 16, /* /tokenize and /detokenize */
+	ODM_API_OLLAMA_CHAT = 32,
+	ODM_API_OLLAMA_GENERATE = 64,
+	ODM_API_OLLAMA_SHOW = 128,
+	ODM_API_OLLAMA_OPTIONS = 256, /* the object `options` of the first two, which is looked at with them */
 };
 
 enum odm_fate {
