@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""aider edits a file in its own notation; LangChain, OpenAI's Agents SDK and litellm run a loop with a tool, over each API that they
-speak, streaming and not."""
+"""aider edits a file in its own notation; LangChain, OpenAI's Agents SDK, litellm and Ollama's client run a loop with a tool, over each
+API that they speak, streaming and not."""
 import atexit
 import os
 
@@ -53,6 +53,6 @@ def library(name):
     for_families(one)
 
 
-for program in "langchain_agent", "openai_agents", "litellm_loop":
+for program in "langchain_agent", "openai_agents", "litellm_loop", "ollama_loop":
     library(program)
 run_tests()
