@@ -241,6 +241,7 @@ def other_refusals_have_the_form_too():
     for name in "tales", "tales:latest", "fables", "fables:latest":
         assert s.ask(CHAT, {**good, "model": name}, headers=key)[0] == 200, name
     for body, headers, status, words in ({**good, "model": "tales:small"}, key, 404, "tales"), ({**good, "model": ":latest"}, key, 404, "tales"), \
+            ({**good, "model": "tale:latest"}, key, 404, "tales"), ({**good, "model": "talesman:latest"}, key, 404, "tales"), \
             (b"{", key, 400, "not valid JSON"), (b"x" * 70000, key, 413, "--max-body"), (good, {}, 401, "API key"), \
             (good, {**key, "Content-Type": "text/plain"}, 415, "application/json"):
         for api in CHAT, GENERATE, "/api/show":
