@@ -12,6 +12,7 @@
 #include "main-node/node/main_node.h"
 #include "main-node/keygen_command.h"
 #include "main-node/prompt_file.h"
+#include "main-node/schema_file.h"
 #include "main-node/serve_command.h"
 #include "main-node/template_command.h"
 #include "main-node/token_json.h"
@@ -36,6 +37,7 @@ struct main_options {
 	uint64_t max_tokens, min_tokens, top_k, repetition_window, dry_allowed_length, dry_penalty_last_n, seed;
 	double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
 	struct od_sampler_opts more; /* samplers that generation_config.json does not name */
+	const char *json_schema; /* path; NULL: none */
 	struct od_arg_list stop, stop_tokens, breakers;
 	bool ignore_eos, json, quiet, verbose, help, version;
 };
@@ -47,6 +49,7 @@ struct app {
 	struct odm_prompt_defaults all; /* the command line's part in every prompt */
 	int32_t *breakers; /* all's */
 	int32_t stop_token[OD_ARG_LIST_MAX];
+	struct odm_schema schema;
 	struct odm_prompts prompts;
 	bool any_failed, output_failed;
 };
@@ -131,6 +134,8 @@ static int parse_options(struct main_options *o, int argc, char **argv, struct o
 		  NULL },
 		{ "stop-token", OD_ARG_LIST, &o->stop_tokens, "ID", "end with this token; repeatable", 0, 0, NULL },
 		{ "ignore-eos", OD_ARG_FLAG, &o->ignore_eos, NULL, "go on after the end-of-text token", 0, 0, NULL },
+		{ "json-schema", OD_ARG_STRING, &o->json_schema, "FILE", "write JSON that this JSON schema allows", 0,
+		  0, NULL },
 		{ "stop", OD_ARG_LIST, &o->stop, "TEXT", "end before this text; repeatable", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Sampling (default: the model's generation_config.json, else greedy)" },
 		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "0: greedy", 0, 1000, NULL },
@@ -348,6 +353,7 @@ static int generate(struct app *a, const char *text, size_t len, const int32_t *
 		.n_stop = a->all.n_stop,
 		.stop_token = a->all.stop_token,
 		.n_stop_tokens = a->all.n_stop_tokens,
+		.constraint = a->schema.constraint,
 		.observer = { .arg = a, .text = o->json ? NULL : show_text },
 	};
 	struct odm_result r;
@@ -526,6 +532,7 @@ static int submit(struct app *a, const struct odm_prompt *q, struct main_text *t
 		.n_stop = q->n_stop,
 		.stop_token = q->stop_token,
 		.n_stop_tokens = q->n_stop_tokens,
+		.constraint = a->schema.constraint,
 		.logprobs = q->logprobs,
 		.prompt_logprobs = q->prompt_logprobs,
 	};
@@ -669,10 +676,13 @@ static int run(struct app *a, struct od_err *err)
 	char size[32];
 	int rc = a->opt.prompts == NULL ? OD_OK : odm_prompts_read(&a->prompts, a->opt.prompts, err);
 
+	if (rc == OD_OK && a->opt.json_schema != NULL)
+		rc = odm_schema_read(&a->schema, a->opt.json_schema, err);
 	if (rc == OD_OK)
 		rc = odm_main_node_open(&a->node, &a->opt.engine.opts, err);
 	if (rc != OD_OK) {
 		odm_prompts_fini(&a->prompts);
+		odm_schema_fini(&a->schema);
 		return rc;
 	}
 	a->engine = odm_main_node_engine(a->node);
@@ -682,9 +692,13 @@ static int run(struct app *a, struct od_err *err)
 		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)),
 		       odm_engine_ctx(a->engine));
 	rc = choose_all(a, err);
+	if (rc == OD_OK && a->schema.value != NULL)
+		rc = odm_schema_open(&a->schema, odm_engine_tokenizer(a->engine),
+				     od_pack_config(odm_engine_pack(a->engine))->vocab, err);
 	if (rc == OD_OK)
 		rc = run_prompts(a, err);
 	a->output_failed = odm_main_node_close(a->node) != OD_OK || a->output_failed;
+	odm_schema_fini(&a->schema);
 	odm_prompts_fini(&a->prompts);
 	free(a->breakers);
 	return rc;

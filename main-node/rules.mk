@@ -26,7 +26,7 @@ libodm_SRCS += $(addprefix main-node/serve/api/,anthropic.c anthropic_messages.c
 libodm_SRCS += $(addprefix main-node/serve/ops/,health.c metric_table.c metrics.c metrics_page.c process_metrics.c service_watch.c)
 
 PROGRAMS += od-main
-od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c token_json.c)
+od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c schema_file.c serve_command.c template_command.c token_json.c)
 od-main_USES := libodm
 
 # od-chat is a program of its own, so that no other needs libedit and libcurl.
