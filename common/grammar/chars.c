@@ -260,21 +260,46 @@ uint32_t od_any_char(struct od_re_pool *p, enum od_writing w)
 	return od_re_or(p, r, unicode_escape(p));
 }
 
+uint32_t od_one_char(struct od_re_pool *p, enum od_writing w)
+{
+	struct od_chars all = { 0 };
+	uint32_t re;
+
+	od_chars_add(&all, 0, OD_MAX_CHAR);
+	re = od_chars_re(p, &all, w);
+	od_chars_fini(&all);
+	return re;
+}
+
+void od_write_text(struct od_strbuf *out, const char *text, size_t len, enum od_writing w)
+{
+	static const char letters[] = "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs */
+
+	if (w == OD_WRITE_PLAIN) {
+		od_strbuf_append(out, text, len);
+		return;
+	}
+	for (size_t i = 0; i < len; i++) {
+		const char *pair = NULL;
+
+		for (size_t k = 0; k + 1 < sizeof(letters) && pair == NULL; k += 2)
+			pair = letters[k] == text[i] ? letters + k : NULL;
+		if (pair != NULL)
+			od_strbuf_append(out, (const char[]){ '\\', pair[1] }, 2);
+		else if ((uint8_t)text[i] < ' ')
+			od_strbuf_printf(out, "\\u%04x", (unsigned)(uint8_t)text[i]);
+		else
+			od_strbuf_append(out, text + i, 1);
+	}
+}
+
 uint32_t od_written_text(struct od_re_pool *p, const char *text, size_t len, enum od_writing w)
 {
-	uint32_t r = OD_RE_EMPTY;
+	struct od_strbuf written = { 0 };
+	uint32_t re;
 
-	if (w == OD_WRITE_PLAIN)
-		return od_re_text(p, text, len);
-	while (len > 0) {
-		size_t at = len - 1, n;
-		uint32_t c;
-
-		while (at > 0 && ((uint8_t)text[at] & 0xc0) == 0x80)
-			at--;
-		c = od_char_at(text + at, len - at, &n);
-		r = od_re_cat(p, c < 0x80 ? json_range(p, c, c) : od_re_text(p, text + at, len - at), r);
-		len = at;
-	}
-	return r;
+	od_write_text(&written, text, len, w);
+	re = written.failed ? OD_RE_NONE : od_re_text(p, od_strbuf_text(&written), written.len);
+	od_strbuf_fini(&written);
+	return re;
 }

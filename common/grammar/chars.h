@@ -4,6 +4,7 @@
 #ifndef OD_GRAMMAR_CHARS_H
 #define OD_GRAMMAR_CHARS_H
 
+#include "common/base/strbuf.h"
 #include "common/grammar/re.h"
 
 #define OD_MAX_CHAR 0x10ffffu
@@ -32,6 +33,10 @@ void od_chars_fini(struct od_chars *c);
 uint32_t od_chars_re(struct od_re_pool *p, struct od_chars *c, enum od_writing w);
 /* Any character; of JSON: with every escape that it allows, but no half of a surrogate pair. */
 uint32_t od_any_char(struct od_re_pool *p, enum od_writing w);
+/* Any character, in its one spelling. */
+uint32_t od_one_char(struct od_re_pool *p, enum od_writing w);
+/* Appends this text, which is UTF-8, in its one spelling. */
+void od_write_text(struct od_strbuf *out, const char *text, size_t len, enum od_writing w);
 /* This text, which is UTF-8, character by character. */
 uint32_t od_written_text(struct od_re_pool *p, const char *text, size_t len, enum od_writing w);
 /* Decodes a character of UTF-8 at text; *len: its bytes. Returns UINT32_MAX at what is none. */

@@ -11,6 +11,7 @@
 #define MAX_MASK_BYTES ((size_t)8 << 20) /* masks that are kept, by state and by expression each */
 #define MIN_MASKS 8
 #define MAX_FEW 256 /* tokens of a part that are listed */
+#define MASK_WORK 1000000u /* derivatives for one mask, or for one token */
 #define MAX_RUNS 64 /* repetitions for which runs are kept */
 #define MANY_EXITS 16384 /* behind so many ends of an expression it is cheaper to walk once for the whole state */
 
@@ -50,7 +51,7 @@ struct od_constraint {
 		struct od_runs *runs; /* NULL: there are none for these */
 	} * runs;
 	size_t n_runs;
-	uint32_t json_char, quote; /* expressions; their runs are those of the vocabulary */
+	uint32_t json_char, name_char, quote; /* expressions; their runs are those of the vocabulary */
 	uint64_t clock;
 	uint32_t *path; /* [max_depth + 1] states on the way to a node */
 	bool failed; /* no memory */
@@ -214,8 +215,8 @@ static const struct od_runs *runs_of(struct od_constraint *c, uint32_t one, uint
 {
 	struct kept_runs *more;
 
-	if (one == c->json_char && rest == c->quote)
-		return c->v->json_string;
+	if (rest == c->quote && (one == c->json_char || one == c->name_char))
+		return one == c->json_char ? c->v->json_string : c->v->json_name;
 	for (size_t i = 0; i < c->n_runs; i++)
 		if (c->runs[i].one == one && c->runs[i].rest == rest)
 			return c->runs[i].runs;
@@ -377,6 +378,7 @@ int od_constraint_mask(struct od_constraint *c, uint32_t state, const uint64_t *
 		*mask = k->part.mask;
 		return OD_OK;
 	}
+	od_re_allow(c->res, MASK_WORK);
 	k = keep(c, &c->by_state, state);
 	if (k == NULL)
 		c->failed = true;
@@ -409,6 +411,7 @@ uint32_t od_constraint_step(struct od_constraint *c, uint32_t state, int32_t tok
 
 	if (n == 0)
 		return OD_STATE_DEAD;
+	od_re_allow(c->res, MASK_WORK);
 	for (size_t i = 0; i < n && state != OD_STATE_DEAD; i++)
 		state = od_automaton_step(c->a, state, (uint8_t)bytes[i]);
 	return state;
@@ -469,6 +472,7 @@ int od_constraint_new(struct od_constraint **out, struct od_grammar *g, const st
 	if (rc == OD_OK) {
 		c->res = od_automaton_res(c->a);
 		c->json_char = od_any_char(c->res, OD_WRITE_JSON);
+		c->name_char = od_one_char(c->res, OD_WRITE_JSON);
 		c->quote = od_re_text(c->res, "\"", 1);
 		rc = od_constraint_mask(c, od_constraint_start(c), &mask, err);
 	}

@@ -730,22 +730,30 @@ static void append_scalar(struct od_strbuf *out, const json_t *v)
 	}
 }
 
+/* Appends the text of a value that is no array or object. */
+static void append_literal(struct schema *s, const json_t *v, struct od_strbuf *out)
+{
+	const char *quote = s->is_text ? "" : s->style->quote;
+
+	if (!json_is_string(v)) {
+		append_scalar(out, v);
+		return;
+	}
+	od_strbuf_append(out, quote, strlen(quote));
+	od_write_text(out, json_string_value(v), json_string_length(v),
+		      s->is_text ? OD_WRITE_PLAIN : s->style->writing);
+	od_strbuf_append(out, quote, strlen(quote));
+}
+
 uint32_t schema_literal_re(struct schema *s, const json_t *v)
 {
-	struct od_re_pool *p = od_grammar_res(s->g);
 	struct od_strbuf text = { 0 };
 	uint32_t re;
 
-	append_scalar(&text, v);
+	append_literal(s, v, &text);
 	if (text.failed)
 		no_memory(s);
-	if (json_is_string(v)) {
-		const enum od_writing w = s->is_text ? OD_WRITE_PLAIN : s->style->writing;
-
-		re = schema_quoted(s, od_written_text(p, od_strbuf_text(&text), text.len, w));
-	} else {
-		re = od_re_text(p, od_strbuf_text(&text), text.len);
-	}
+	re = od_re_text(od_grammar_res(s->g), od_strbuf_text(&text), text.len);
 	od_strbuf_fini(&text);
 	return re;
 }
@@ -905,56 +913,105 @@ static void check_alone(struct schema *s, const struct schema_parts *leaf, unsig
 				"supported here");
 }
 
-static bool allows_value(struct schema *s, const struct schema_parts *leaf, const json_t *v, unsigned types,
-			 bool integer)
+/* A leaf some of whose schemas list the values; expressions are made when they are needed. */
+struct listed_leaf {
+	const struct schema_parts *parts;
+	const json_t *schema; /* its values are looked at */
+	unsigned types;
+	bool integer, has_number, has_string;
+	uint32_t number, string; /* expressions */
+};
+
+static bool allows_number(struct schema *s, struct listed_leaf *l, const char *text, size_t len)
+{
+	if (strpbrk(text, "eE") != NULL)
+		return !l->integer;
+	if (!l->has_number)
+		l->number = schema_number_re(s, l->parts, l->integer);
+	l->has_number = true;
+	return schema_matches(od_grammar_res(s->g), l->number, text, len);
+}
+
+static bool allows_string(struct schema *s, struct listed_leaf *l, const char *text, size_t len)
+{
+	if (!l->has_string)
+		l->string = schema_string_re(s, l->parts);
+	l->has_string = true;
+	return schema_matches(od_grammar_res(s->g), l->string, text, len);
+}
+
+static bool allows_value(struct schema *s, struct listed_leaf *l, const json_t *v)
 {
 	const unsigned type = type_of_value(v);
-	struct od_re_pool *p = od_grammar_res(s->g);
 	struct od_strbuf text = { 0 };
-	bool good = (types & type) != 0;
+	bool good = (l->types & type) != 0;
 
-	for (size_t i = 0; i < leaf->n; i++)
-		good = good && names_value(s, leaf->v[i], v);
-	if (good && (type & (SCHEMA_ARRAY | SCHEMA_OBJECT)) != 0)
-		check_alone(s, leaf, type);
-	if (good && type == SCHEMA_NUMBER) {
-		append_scalar(&text, v);
-		good = strpbrk(od_strbuf_text(&text), "eE") != NULL ?
-			       !integer :
-			       schema_matches(p, schema_number_re(s, leaf, integer), od_strbuf_text(&text), text.len);
+	for (size_t i = 0; i < l->parts->n && good; i++)
+		good = (l->parts->v[i] == l->schema && json_object_get(l->schema, "const") == NULL) ||
+		       names_value(s, l->parts->v[i], v);
+	if (!good)
+		return false;
+	if ((type & (SCHEMA_ARRAY | SCHEMA_OBJECT)) != 0) {
+		check_alone(s, l->parts, type);
+		return true;
 	}
-	if (good && type == SCHEMA_STRING) {
-		/* its one spelling, in the expression for all of them */
-		const uint32_t both = od_re_and(p, schema_string_re(s, leaf), schema_literal_re(s, v));
-
-		good = od_re_live(p, both);
-	}
+	append_literal(s, v, &text);
+	if (type == SCHEMA_NUMBER)
+		good = allows_number(s, l, od_strbuf_text(&text), text.len);
+	else if (type == SCHEMA_STRING)
+		good = allows_string(s, l, od_strbuf_text(&text), text.len);
 	od_strbuf_fini(&text);
 	return good;
 }
 
-/* The values of the leaf's enum or const that all of it allows. */
-static uint32_t values(struct schema *s, const struct schema_parts *leaf, const json_t *schema, unsigned types,
-		       bool integer)
+uint32_t schema_words_re(struct schema *s, const struct schema_words *l)
 {
-	const json_t *one = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
+	struct od_re_word *word = calloc(l->n + 1, sizeof(*word));
+	uint32_t re;
+
+	if (word == NULL || l->text.failed) {
+		no_memory(s);
+		free(word);
+		return OD_RE_NONE;
+	}
+	for (size_t i = 0, at = 0; i < l->n; at = l->end[i++])
+		word[i] = (struct od_re_word){ od_strbuf_text(&l->text) + at, l->end[i] - at };
+	re = od_re_words(od_grammar_res(s->g), word, l->n);
+	free(word);
+	return re;
+}
+
+/* The values of the leaf's enum or const that all of it allows. */
+static uint32_t values(struct schema *s, struct listed_leaf *l)
+{
+	const json_t *one = json_object_get(l->schema, "const"), *list = json_object_get(l->schema, "enum");
 	const size_t n = one != NULL ? 1 : json_array_size(list);
 	const bool is_text = s->is_text;
-	uint32_t *node = calloc(n + 1, sizeof(*node)), all;
+	uint32_t *node = calloc(n + 1, sizeof(*node)), all = OD_SYNTAX_NONE;
+	struct schema_words words = { .end = calloc(n + 1, sizeof(*words.end)) };
 	size_t n_nodes = 0;
 
-	if (node == NULL) {
+	if (node == NULL || words.end == NULL)
 		no_memory(s);
-		return OD_SYNTAX_NONE;
-	}
 	for (size_t i = 0; i < n && s->rc == OD_OK; i++) {
 		const json_t *v = one != NULL ? one : json_array_get(list, i);
 
-		if (allows_value(s, leaf, v, types, integer))
+		if (!allows_value(s, l, v))
+			continue;
+		if (json_is_array(v) || json_is_object(v)) {
 			node[n_nodes++] = literal(s, v, 0);
-		s->is_text = is_text;
+			s->is_text = is_text;
+		} else {
+			append_literal(s, v, &words.text);
+			words.end[words.n++] = words.text.len;
+		}
 	}
-	all = od_syntax_alt(s->g, node, n_nodes);
+	if (s->rc == OD_OK) {
+		node[n_nodes++] = od_syntax_re(s->g, schema_words_re(s, &words));
+		all = od_syntax_alt(s->g, node, n_nodes);
+	}
+	od_strbuf_fini(&words.text);
+	free(words.end);
 	free(node);
 	return all;
 }
@@ -989,8 +1046,11 @@ static uint32_t leaf_node(struct schema *s, const struct schema_parts *leaf)
 	}
 	if (s->rc != OD_OK)
 		return OD_SYNTAX_NONE;
-	if (listed != NULL)
-		return values(s, leaf, listed, types, integer);
+	if (listed != NULL) {
+		struct listed_leaf l = { .parts = leaf, .schema = listed, .types = types, .integer = integer };
+
+		return values(s, &l);
+	}
 	node[0] = words(s, types);
 	node[1] = types & SCHEMA_NUMBER ? od_syntax_re(s->g, schema_number_re(s, leaf, integer)) : OD_SYNTAX_NONE;
 	/* Strings within arrays and objects have quotes. */
@@ -1066,7 +1126,7 @@ int od_json_schema_syntax(struct od_grammar *g, const json_t *whole, const json_
 	*check = s.check = calloc(1, sizeof(*s.check));
 	if (s.made == NULL || s.check == NULL)
 		no_memory(&s);
-	od_re_set_limit(p, od_re_work(p) + WORK);
+	od_re_allow(p, WORK);
 	if (s.rc == OD_OK)
 		schema_add(&s, &parts, schema, whole, "", NULL);
 	*root = schema_rule(&s, &parts);

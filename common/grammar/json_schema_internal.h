@@ -50,13 +50,18 @@ bool schema_count(struct schema *s, const json_t *schema, const char *keyword, u
 /* The text of a value that is no array or object. */
 uint32_t schema_literal_re(struct schema *s, const json_t *value);
 uint32_t schema_key(struct schema *s, const char *name); /* expression: a key */
+/* Texts one behind the other, to be one expression: each of them. */
+struct schema_words {
+	struct od_strbuf text;
+	size_t *end; /* [n] */
+	size_t n;
+};
+uint32_t schema_words_re(struct schema *s, const struct schema_words *l);
 bool schema_matches(struct od_re_pool *p, uint32_t re, const char *text, size_t len);
 
 /* Expressions for what the parts of a leaf say of one type. */
 uint32_t schema_number_re(struct schema *s, const struct schema_parts *leaf, bool integer);
 uint32_t schema_string_re(struct schema *s, const struct schema_parts *leaf);
-/* One character of a string, in its one spelling. */
-uint32_t schema_one_char(struct od_re_pool *p, enum od_writing w);
 uint32_t schema_array(struct schema *s, const struct schema_parts *leaf);
 uint32_t schema_object(struct schema *s, const struct schema_parts *leaf);
 

@@ -252,7 +252,7 @@ static uint32_t any_key(struct schema *s)
 	struct od_byte_set word = { { 0 } };
 
 	if (!schema_style(s)->bare_keys)
-		return key_of(s, od_re_repeat(p, schema_one_char(p, schema_style(s)->writing), 0, OD_RE_NO_LIMIT));
+		return key_of(s, od_re_repeat(p, od_one_char(p, schema_style(s)->writing), 0, OD_RE_NO_LIMIT));
 	for (const char *c = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"; *c != '\0'; c++)
 		od_byte_set_add(&word, (uint8_t)*c);
 	return od_re_repeat(p, od_re_byte(p, &word), 1, OD_RE_NO_LIMIT);
@@ -262,9 +262,9 @@ static uint32_t any_key(struct schema *s)
 static uint32_t pair(struct schema *s, uint32_t key, const struct schema_parts *value)
 {
 	struct od_grammar *g = schema_grammar(s);
-	struct od_re_pool *p = od_grammar_res(g);
 
-	return od_syntax_cat(g, od_syntax_re(g, od_re_cat(p, key, schema_colon(s))), schema_rule(s, value));
+	return od_syntax_cat(g, od_syntax_re(g, key),
+			     od_syntax_cat(g, od_syntax_re(g, schema_colon(s)), schema_rule(s, value)));
 }
 
 /* Adds what a part says of the value of a named property. */
@@ -337,24 +337,38 @@ static uint32_t allowed_keys(struct schema *s, const struct schema_parts *leaf)
 	return keys;
 }
 
+/* The keys of all properties. */
+static uint32_t names_of(struct schema *s, const struct object_shape *o)
+{
+	struct schema_words names = { .end = calloc(o->n + 1, sizeof(*names.end)) };
+	uint32_t re = OD_RE_NONE;
+
+	for (size_t i = 0; i < o->n && names.end != NULL; i++) {
+		od_write_text(&names.text, o->v[i].name, strlen(o->v[i].name), schema_style(s)->writing);
+		names.end[names.n++] = names.text.len;
+	}
+	if (names.end != NULL)
+		re = key_of(s, schema_words_re(s, &names));
+	else
+		schema_refuse(s, NULL, NULL, OD_ERR_NOMEM, "no memory");
+	od_strbuf_fini(&names.text);
+	free(names.end);
+	return re;
+}
+
 /* Pairs whose names are not among the properties: one node for each set of patterns that a name matches. */
 static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, const struct object_shape *o,
 			    uint32_t keys)
 {
 	struct od_grammar *g = schema_grammar(s);
 	struct od_re_pool *p = od_grammar_res(g);
-	uint32_t *names = calloc(o->n + 1, sizeof(*names)), pattern[MAX_PATTERNS], node = OD_SYNTAX_NONE;
+	uint32_t pattern[MAX_PATTERNS], node = OD_SYNTAX_NONE;
 	const json_t *of[MAX_PATTERNS], *value[MAX_PATTERNS];
 	const char *text[MAX_PATTERNS];
 	size_t n = 0;
 
-	if (names == NULL)
-		return schema_refuse(s, leaf->v[0], NULL, OD_ERR_NOMEM, "no memory"), OD_SYNTAX_NONE;
-	for (size_t i = 0; i < o->n; i++)
-		names[i] = key_of(s, od_written_text(p, o->v[i].name, strlen(o->v[i].name), schema_style(s)->writing));
 	if (o->n > 0)
-		keys = od_re_and(p, keys, od_re_not(p, od_re_alt(p, names, o->n)));
-	free(names);
+		keys = od_re_and(p, keys, od_re_not(p, names_of(s, o)));
 	for (size_t i = 0; i < leaf->n; i++) {
 		const char *key;
 		json_t *v;

@@ -38,17 +38,6 @@ static const struct {
 		 "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?$" },
 };
 
-uint32_t schema_one_char(struct od_re_pool *p, enum od_writing w)
-{
-	struct od_chars all = { 0 };
-	uint32_t re;
-
-	od_chars_add(&all, 0, OD_MAX_CHAR);
-	re = od_chars_re(p, &all, w);
-	od_chars_fini(&all);
-	return re;
-}
-
 static enum od_writing writing(const struct schema *s)
 {
 	return schema_is_text(s) ? OD_WRITE_PLAIN : schema_style(s)->writing;
@@ -110,7 +99,7 @@ uint32_t schema_string_re(struct schema *s, const struct schema_parts *leaf)
 	if (!shaped)
 		body = od_re_repeat(p, od_any_char(p, writing(s)), min, max);
 	else if (min > 0 || max != OD_RE_NO_LIMIT)
-		body = od_re_and(p, body, od_re_repeat(p, schema_one_char(p, writing(s)), min, max));
+		body = od_re_and(p, body, od_re_repeat(p, od_one_char(p, writing(s)), min, max));
 	if (schema_is_text(s))
 		body = od_re_and(p, body, od_re_without(p, schema_style(s)->text_end));
 	return schema_quoted(s, body);

@@ -249,9 +249,9 @@ uint64_t od_re_work(const struct od_re_pool *p)
 	return p->work;
 }
 
-void od_re_set_limit(struct od_re_pool *p, uint64_t work)
+void od_re_allow(struct od_re_pool *p, uint64_t work)
 {
-	p->max_work = work;
+	p->max_work = p->work + work;
 }
 
 size_t od_re_memory(const struct od_re_pool *p)
@@ -420,6 +420,49 @@ uint32_t od_re_alt(struct od_re_pool *p, const uint32_t *r, size_t n)
 		if (r[i] != OD_RE_NONE && !put(p, RE_ALT, r[i]))
 			return OD_RE_NONE;
 	return make_list(p, RE_ALT, begin);
+}
+
+static int by_text(const void *a, const void *b)
+{
+	const struct od_re_word *x = a, *y = b;
+	const int c = memcmp(x->text, y->text, x->len < y->len ? x->len : y->len);
+
+	return c != 0 ? c : x->len < y->len ? -1 : x->len > y->len;
+}
+
+/* The rest of the sorted words, behind the first `at` bytes, which they have in common. */
+static uint32_t tree(struct od_re_pool *p, const struct od_re_word *word, size_t n, size_t at)
+{
+	uint32_t branch[257];
+	size_t n_branches = 0, common = at;
+
+	if (n == 0 || p->failed != OD_OK)
+		return OD_RE_NONE;
+	/* The first and the last word show how far all are the same: so the depth is the number of forks. */
+	while (common < word[0].len && common < word[n - 1].len && word[0].text[common] == word[n - 1].text[common])
+		common++;
+	if (common > at)
+		return od_re_cat(p, od_re_text(p, word[0].text + at, common - at), tree(p, word, n, common));
+	for (size_t i = 0, k; i < n; i = k) {
+		for (k = i + 1; k < n && word[k].len > at && word[i].len > at && word[k].text[at] == word[i].text[at];)
+			k++;
+		if (word[i].len == at) {
+			branch[n_branches++] = OD_RE_EMPTY;
+			for (k = i + 1; k < n && word[k].len == at;)
+				k++;
+			continue;
+		}
+		branch[n_branches++] =
+			od_re_cat(p, od_re_text(p, word[i].text + at, 1), tree(p, word + i, k - i, at + 1));
+	}
+	return od_re_alt(p, branch, n_branches);
+}
+
+uint32_t od_re_words(struct od_re_pool *p, struct od_re_word *word, size_t n)
+{
+	if (n > 1)
+		qsort(word, n, sizeof(*word), by_text);
+	return tree(p, word, n, 0);
 }
 
 uint32_t od_re_or(struct od_re_pool *p, uint32_t a, uint32_t b)

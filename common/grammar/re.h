@@ -27,9 +27,9 @@ OD_MUST_CHECK int od_re_pool_new(struct od_re_pool **out, struct od_err *err);
 void od_re_pool_free(struct od_re_pool *p); /* NULL ok */
 /* OD_OK, or why the pool failed: OD_ERR_NOMEM, or OD_ERR_RANGE for too much work. */
 OD_MUST_CHECK int od_re_check(const struct od_re_pool *p, struct od_err *err);
-/* The work so far, in derivatives, and the limit above which the pool fails. */
-uint64_t od_re_work(const struct od_re_pool *p);
-void od_re_set_limit(struct od_re_pool *p, uint64_t work);
+uint64_t od_re_work(const struct od_re_pool *p); /* derivatives so far */
+/* The pool fails when it has done so much more work. */
+void od_re_allow(struct od_re_pool *p, uint64_t work);
 size_t od_re_memory(const struct od_re_pool *p); /* bytes */
 
 /* One byte of the set. */
@@ -37,6 +37,12 @@ uint32_t od_re_byte(struct od_re_pool *p, const struct od_byte_set *set);
 uint32_t od_re_text(struct od_re_pool *p, const char *text, size_t len); /* these bytes, in turn */
 uint32_t od_re_cat(struct od_re_pool *p, uint32_t a, uint32_t b); /* a, then b */
 uint32_t od_re_alt(struct od_re_pool *p, const uint32_t *r, size_t n); /* one of these */
+/* One of these texts, as a tree of their beginnings, which is faster than od_re_alt of many texts. word is sorted. */
+struct od_re_word {
+	const char *text;
+	size_t len;
+};
+uint32_t od_re_words(struct od_re_pool *p, struct od_re_word *word, size_t n);
 uint32_t od_re_or(struct od_re_pool *p, uint32_t a, uint32_t b);
 uint32_t od_re_and(struct od_re_pool *p, uint32_t a, uint32_t b); /* texts that both match */
 uint32_t od_re_not(struct od_re_pool *p, uint32_t a); /* texts that a does not match */

@@ -192,6 +192,8 @@ static int find_json_strings(struct od_vocab *v)
 	if (rc == OD_OK)
 		rc = od_runs_new(&v->json_string, v, p, od_any_char(p, OD_WRITE_JSON), od_re_text(p, "\"", 1));
 	if (rc == OD_OK)
+		rc = od_runs_new(&v->json_name, v, p, od_one_char(p, OD_WRITE_JSON), od_re_text(p, "\"", 1));
+	if (rc == OD_OK)
 		rc = od_re_check(p, NULL);
 	od_re_pool_free(p);
 	return rc;
@@ -234,6 +236,7 @@ void od_vocab_free(struct od_vocab *v)
 	free(v->at);
 	free(v->text);
 	od_runs_free(v->json_string);
+	od_runs_free(v->json_name);
 	free(v);
 }
 
@@ -257,5 +260,5 @@ size_t od_vocab_symbol_at(const struct od_vocab *v, const char *text, size_t len
 size_t od_vocab_memory(const struct od_vocab *v)
 {
 	return v->n_nodes * (size_t)(1 + 2 + 4 + 4) + v->n_tokens * (size_t)8 + v->at[v->n_tokens] +
-	       od_runs_memory(v->json_string);
+	       od_runs_memory(v->json_string) + od_runs_memory(v->json_name);
 }

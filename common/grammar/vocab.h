@@ -30,6 +30,7 @@ struct od_vocab {
 	char *text;
 	uint16_t max_depth;
 	struct od_runs *json_string; /* the characters of a string of JSON, and its quote */
+	struct od_runs *json_name; /* the same where each character has one spelling */
 };
 
 /* n_tokens: the model's logits, of which the tokeniser may name fewer. controls: its symbols, beside the special
