@@ -7,6 +7,9 @@
 #include "common/base/strbuf.h"
 #include "common/grammar/re.h"
 
+/* A byte that no UTF-8 text has: it stands before the name of a token that no text can spell (vocab.h). */
+#define OD_SYMBOL "\xff"
+
 #define OD_MAX_CHAR 0x10ffffu
 
 struct od_chars {

@@ -203,9 +203,15 @@ uint32_t schema_colon(struct schema *s)
 uint32_t schema_quoted(struct schema *s, uint32_t text)
 {
 	struct od_re_pool *p = od_grammar_res(s->g);
-	const uint32_t quote = od_re_text(p, s->style->quote, strlen(s->style->quote));
+	uint32_t quote = od_re_text(p, s->style->quote, strlen(s->style->quote));
 
-	return s->is_text ? text : od_re_cat(p, quote, od_re_cat(p, text, quote));
+	if (s->is_text)
+		return text;
+	if (s->style->quote_is_symbol) {
+		text = od_re_and(p, text, od_re_without(p, s->style->quote));
+		quote = od_re_or(p, quote, od_re_cat(p, od_re_text(p, OD_SYMBOL, 1), quote));
+	}
+	return od_re_cat(p, quote, od_re_cat(p, text, quote));
 }
 
 /* ---- Sets of schemas ---- */
@@ -730,19 +736,14 @@ static void append_scalar(struct od_strbuf *out, const json_t *v)
 	}
 }
 
-/* Appends the text of a value that is no array or object. */
+/* Appends the text of a value that is no array or object; of a string without quotes. */
 static void append_literal(struct schema *s, const json_t *v, struct od_strbuf *out)
 {
-	const char *quote = s->is_text ? "" : s->style->quote;
-
-	if (!json_is_string(v)) {
+	if (json_is_string(v))
+		od_write_text(out, json_string_value(v), json_string_length(v),
+			      s->is_text ? OD_WRITE_PLAIN : s->style->writing);
+	else
 		append_scalar(out, v);
-		return;
-	}
-	od_strbuf_append(out, quote, strlen(quote));
-	od_write_text(out, json_string_value(v), json_string_length(v),
-		      s->is_text ? OD_WRITE_PLAIN : s->style->writing);
-	od_strbuf_append(out, quote, strlen(quote));
 }
 
 uint32_t schema_literal_re(struct schema *s, const json_t *v)
@@ -755,7 +756,7 @@ uint32_t schema_literal_re(struct schema *s, const json_t *v)
 		no_memory(s);
 	re = od_re_text(od_grammar_res(s->g), od_strbuf_text(&text), text.len);
 	od_strbuf_fini(&text);
-	return re;
+	return json_is_string(v) ? schema_quoted(s, re) : re;
 }
 
 uint32_t schema_key(struct schema *s, const char *name)
@@ -935,7 +936,7 @@ static bool allows_number(struct schema *s, struct listed_leaf *l, const char *t
 static bool allows_string(struct schema *s, struct listed_leaf *l, const char *text, size_t len)
 {
 	if (!l->has_string)
-		l->string = schema_string_re(s, l->parts);
+		l->string = schema_string_text(s, l->parts);
 	l->has_string = true;
 	return schema_matches(od_grammar_res(s->g), l->string, text, len);
 }
@@ -987,11 +988,13 @@ static uint32_t values(struct schema *s, struct listed_leaf *l)
 	const json_t *one = json_object_get(l->schema, "const"), *list = json_object_get(l->schema, "enum");
 	const size_t n = one != NULL ? 1 : json_array_size(list);
 	const bool is_text = s->is_text;
-	uint32_t *node = calloc(n + 1, sizeof(*node)), all = OD_SYNTAX_NONE;
-	struct schema_words words = { .end = calloc(n + 1, sizeof(*words.end)) };
+	uint32_t *node = calloc(n + 2, sizeof(*node)), all = OD_SYNTAX_NONE;
+	/* strings, and other values */
+	struct schema_words words[2] = { { .end = calloc(n + 1, sizeof(size_t)) },
+					 { .end = calloc(n + 1, sizeof(size_t)) } };
 	size_t n_nodes = 0;
 
-	if (node == NULL || words.end == NULL)
+	if (node == NULL || words[0].end == NULL || words[1].end == NULL)
 		no_memory(s);
 	for (size_t i = 0; i < n && s->rc == OD_OK; i++) {
 		const json_t *v = one != NULL ? one : json_array_get(list, i);
@@ -1002,16 +1005,21 @@ static uint32_t values(struct schema *s, struct listed_leaf *l)
 			node[n_nodes++] = literal(s, v, 0);
 			s->is_text = is_text;
 		} else {
-			append_literal(s, v, &words.text);
-			words.end[words.n++] = words.text.len;
+			struct schema_words *w = &words[!json_is_string(v)];
+
+			append_literal(s, v, &w->text);
+			w->end[w->n++] = w->text.len;
 		}
 	}
 	if (s->rc == OD_OK) {
-		node[n_nodes++] = od_syntax_re(s->g, schema_words_re(s, &words));
+		node[n_nodes++] = od_syntax_re(s->g, schema_quoted(s, schema_words_re(s, &words[0])));
+		node[n_nodes++] = od_syntax_re(s->g, schema_words_re(s, &words[1]));
 		all = od_syntax_alt(s->g, node, n_nodes);
 	}
-	od_strbuf_fini(&words.text);
-	free(words.end);
+	for (size_t i = 0; i < 2; i++) {
+		od_strbuf_fini(&words[i].text);
+		free(words[i].end);
+	}
 	free(node);
 	return all;
 }

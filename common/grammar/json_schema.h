@@ -1,7 +1,7 @@
 /* json_schema.h - a JSON schema (2020-12, and what earlier drafts write differently) as a grammar of JSON texts.
  *
  * The texts are those that the schema allows, written in one way of several: keys in the order of the schema, those
- * that it does not name at the end; white space as od_syntax_space; numbers of at most 18 digits before and behind the
+ * that it does not name at the end; white space as od_syntax_space; numbers of at most 40 digits before and behind the
  * point, integers without point and exponent, with a minimum or maximum no exponent at all; strings with a pattern or a
  * format, and keys, with each character in one spelling. Properties that the schema does not name never have the name
  * of one that it does.
@@ -24,6 +24,7 @@ OD_MUST_CHECK int od_json_schema_compile(struct od_grammar *g, const json_t *sch
 /* How values are written. */
 struct od_json_style {
 	const char *quote; /* around strings */
+	bool quote_is_symbol; /* it may be one (vocab.h), or spelled; a string has neither in it */
 	enum od_writing writing; /* within them */
 	bool bare_keys; /* without quotes */
 	bool space; /* white space is allowed */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DIGITS 18u /* before and behind the point, if nothing says more */
+#define MAX_DIGITS 40u /* before and behind the point, if nothing says more */
 #define MAX_DOUBLE_DIGITS 15u /* numbers of so many digits stay apart as doubles */
 #define MAX_BOUND_DIGITS 60u
 #define MAX_MULTIPLE 100000

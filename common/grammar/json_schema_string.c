@@ -67,6 +67,11 @@ static uint32_t format_re(struct schema *s, const json_t *schema, const json_t *
 
 uint32_t schema_string_re(struct schema *s, const struct schema_parts *leaf)
 {
+	return schema_quoted(s, schema_string_text(s, leaf));
+}
+
+uint32_t schema_string_text(struct schema *s, const struct schema_parts *leaf)
+{
 	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
 	uint32_t min = 0, max = OD_RE_NO_LIMIT, n, body = OD_RE_NONE, one;
 	bool shaped = false;
@@ -102,5 +107,5 @@ uint32_t schema_string_re(struct schema *s, const struct schema_parts *leaf)
 		body = od_re_and(p, body, od_re_repeat(p, od_one_char(p, writing(s)), min, max));
 	if (schema_is_text(s))
 		body = od_re_and(p, body, od_re_without(p, schema_style(s)->text_end));
-	return schema_quoted(s, body);
+	return body;
 }

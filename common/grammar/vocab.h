@@ -8,12 +8,12 @@
 #ifndef OD_GRAMMAR_VOCAB_H
 #define OD_GRAMMAR_VOCAB_H
 
+#include "common/grammar/chars.h"
 #include "common/text/tok_controls.h"
 #include "common/text/tokenizer.h"
 
 struct od_runs; /* runs.h */
 
-#define OD_SYMBOL "\xff"
 #define OD_MAX_TOKEN_BYTES 1024 /* longer ones are never allowed */
 
 struct od_vocab {
@@ -30,7 +30,7 @@ struct od_vocab {
 	char *text;
 	uint16_t max_depth;
 	struct od_runs *json_string; /* the characters of a string of JSON, and its quote */
-	struct od_runs *json_name; /* the same where each character has one spelling */
+	struct od_runs *json_name; /* as json_string, with one spelling of each character */
 };
 
 /* n_tokens: the model's logits, of which the tokeniser may name fewer. controls: its symbols, beside the special

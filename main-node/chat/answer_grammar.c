@@ -31,7 +31,7 @@ struct call_syntax {
 
 /* ---- Texts ---- */
 
-/* Marks in a text are symbols where the vocabulary has such; else they are spelled. */
+/* Marks in a text are symbols where the vocabulary has such, or spelled: what reads answers takes both. */
 static uint32_t marked(struct answer_grammar *a, const char *text, size_t len)
 {
 	uint32_t re = OD_RE_EMPTY;
@@ -40,8 +40,11 @@ static uint32_t marked(struct answer_grammar *a, const char *text, size_t len)
 		size_t n = od_vocab_symbol_at(a->rules->vocab, text + at, len - at), begin = at;
 
 		if (n > 0) {
-			re = od_re_cat(a->p, re,
-				       od_re_cat(a->p, od_re_text(a->p, OD_SYMBOL, 1), od_re_text(a->p, text + at, n)));
+			const uint32_t text_re = od_re_text(a->p, text + at, n);
+
+			re = od_re_cat(
+				a->p, re,
+				od_re_or(a->p, text_re, od_re_cat(a->p, od_re_text(a->p, OD_SYMBOL, 1), text_re)));
 			at += n;
 			continue;
 		}
@@ -74,7 +77,7 @@ static uint32_t free_text(struct answer_grammar *a, const char *end)
 
 	od_byte_set_add_range(&set, 0, 0xfe);
 	re = od_re_repeat(a->p, od_re_byte(a->p, &set), 0, OD_RE_NO_LIMIT);
-	if (end != NULL && od_vocab_symbol_at(a->rules->vocab, end, strlen(end)) != strlen(end))
+	if (end != NULL)
 		re = od_re_and(a->p, re, od_re_without(a->p, end));
 	return od_syntax_re(a->g, re);
 }
@@ -156,11 +159,11 @@ static size_t literal_len(const char *at)
 	return n;
 }
 
-/* The value of a parameter, up to the literal that follows it. */
+/* The value of a parameter, up to the literal that follows it. key, schema: NULL: any text. */
 static uint32_t param_value(struct answer_grammar *a, const struct call_syntax *c, const char *key,
 			    const json_t *schema, const char *end)
 {
-	const unsigned types = odm_param_types(c->function, key, strlen(key));
+	const unsigned types = key != NULL ? odm_param_types(c->function, key, strlen(key)) : 0;
 	const bool lines = c->format->values == ODM_VALUE_LINES, text = types == 0 || (types & ODM_TYPE_STRING) != 0;
 	struct od_json_style style = od_json_style;
 	char until[64];
@@ -169,15 +172,17 @@ static uint32_t param_value(struct answer_grammar *a, const struct call_syntax *
 	snprintf(until, sizeof(until), "%.*s", (int)literal_len(end), end);
 	if (text) {
 		style.text_end = until;
-		value = c->strict ? add_schema(a, c, parameters_of(c), schema, &style) : free_text(a, until);
+		value = c->strict && schema != NULL ? add_schema(a, c, parameters_of(c), schema, &style) :
+						      free_text(a, until);
 	} else {
 		value = add_schema(a, c, parameters_of(c), c->strict ? schema : json_true(), &style);
 	}
 	return lines ? cat(a, od_syntax_text(a->g, "\n", 1), cat(a, value, od_syntax_text(a->g, "\n", 1))) : value;
 }
 
-/* A parameter by the format's text. */
-static uint32_t param(struct answer_grammar *a, const struct call_syntax *c, const char *key, const json_t *schema)
+/* A parameter by the format's text. key: its name, an expression. name, schema: NULL: any text is its value. */
+static uint32_t param(struct answer_grammar *a, const struct call_syntax *c, uint32_t key, const char *name,
+		      const json_t *schema)
 {
 	const char *at = c->format->param;
 	uint32_t node = OD_SYNTAX_EMPTY;
@@ -190,12 +195,27 @@ static uint32_t param(struct answer_grammar *a, const struct call_syntax *c, con
 		else if (*at == ODM_WS[0])
 			node = cat(a, node, white(a, 1));
 		else if (*at == ODM_KEY[0])
-			node = cat(a, node, od_syntax_text(a->g, key, strlen(key)));
+			node = cat(a, node, od_syntax_re(a->g, key));
 		else
-			node = cat(a, node, param_value(a, c, key, schema, at + 1));
+			node = cat(a, node, param_value(a, c, name, schema, at + 1));
 		at += n > 0 ? n : 1;
 	}
 	return cat(a, white(a, MAX_GAP), node);
+}
+
+/* Any name of a parameter but those of the schema. */
+static uint32_t other_key(struct answer_grammar *a, const json_t *properties)
+{
+	struct od_byte_set set = { { 0 } };
+	uint32_t names = OD_RE_NONE;
+	const char *key;
+	json_t *schema;
+
+	for (const char *c = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."; *c != '\0'; c++)
+		od_byte_set_add(&set, (uint8_t)*c);
+	json_object_foreach((json_t *)(uintptr_t)properties, key, schema) names =
+		od_re_or(a->p, names, od_re_text(a->p, key, strlen(key)));
+	return od_re_and(a->p, od_re_repeat(a->p, od_re_byte(a->p, &set), 1, OD_RE_NO_LIMIT), od_re_not(a->p, names));
 }
 
 static bool is_required(const json_t *parameters, const char *key)
@@ -210,17 +230,22 @@ static bool is_required(const json_t *parameters, const char *key)
 
 static uint32_t params(struct answer_grammar *a, const struct call_syntax *c)
 {
-	const json_t *parameters = parameters_of(c);
+	const json_t *parameters = parameters_of(c), *properties = json_object_get(parameters, "properties");
+	const json_t *more = json_object_get(parameters, "additionalProperties");
 	uint32_t node = OD_SYNTAX_EMPTY;
 	const char *key;
 	json_t *schema;
 
-	json_object_foreach(json_object_get(parameters, "properties"), key, schema)
+	json_object_foreach((json_t *)(uintptr_t)properties, key, schema)
 	{
-		const uint32_t one = param(a, c, key, schema);
+		const uint32_t one = param(a, c, od_re_text(a->p, key, strlen(key)), key, schema);
 
 		node = cat(a, node, is_required(parameters, key) ? one : maybe(a, one));
 	}
+	if (more == NULL || json_is_true(more) || (json_is_object(more) && json_object_size(more) == 0))
+		node = cat(
+			a, node,
+			od_syntax_repeat(a->g, param(a, c, other_key(a, properties), NULL, NULL), 0, OD_RE_NO_LIMIT));
 	return cat(a, node, white(a, MAX_GAP));
 }
 
@@ -309,17 +334,36 @@ static uint32_t section(struct answer_grammar *a, const struct call_syntax *c, c
 	return node;
 }
 
+/* Behind a channel: the arguments are JSON; the mark of that may be missing. */
+static uint32_t harmony_json(struct answer_grammar *a)
+{
+	const uint32_t json = od_syntax_text(a->g, "json", 4);
+
+	return maybe(a, cat(a, od_syntax_text(a->g, " ", 1), cat(a, maybe(a, mark(a, "<|constrain|>")), json)));
+}
+
+/* Harmony names the receiver behind the channel, or, as its template does, before it. */
+static uint32_t harmony_call(struct answer_grammar *a, const struct call_syntax *c)
+{
+	static const char to[] = " to=functions.", channel[] = "commentary";
+	const uint32_t name = od_syntax_text(a->g, c->name, strlen(c->name));
+	const uint32_t receiver = cat(a, od_syntax_text(a->g, to, strlen(to)), name);
+	const uint32_t commentary = cat(a, mark(a, "<|channel|>"), od_syntax_text(a->g, channel, strlen(channel)));
+	const uint32_t head = od_syntax_or(a->g, cat(a, commentary, receiver), cat(a, receiver, commentary));
+
+	return cat(a, cat(a, head, harmony_json(a)), cat(a, mark(a, "<|message|>"), c->args));
+}
+
 /* One of the tools is called. */
 static uint32_t any_call(struct answer_grammar *a, const struct odm_call_format *f)
 {
-	char quote[32] = OD_SYMBOL "<|\"|>";
-	const struct od_json_style gemma = { .quote = quote, .writing = OD_WRITE_PLAIN, .bare_keys = true };
+	static const struct od_json_style gemma = {
+		.quote = "<|\"|>", .quote_is_symbol = true, .writing = OD_WRITE_PLAIN, .bare_keys = true
+	};
 	uint32_t node = OD_SYNTAX_NONE;
 	const json_t *tool;
 	size_t i;
 
-	if (od_vocab_symbol_at(a->rules->vocab, quote + 1, strlen(quote + 1)) == 0)
-		memmove(quote, quote + 1, strlen(quote));
 	json_array_foreach((json_t *)(uintptr_t)a->rules->tools, i, tool)
 	{
 		const json_t *function = json_object_get(tool, "function");
@@ -333,11 +377,8 @@ static uint32_t any_call(struct answer_grammar *a, const struct odm_call_format 
 
 		if (f == NULL || f->param == NULL)
 			c.args = json_args(a, &c, f != NULL && f->values == ODM_VALUE_GEMMA ? &gemma : &od_json_style);
-		if (f == NULL) { /* Harmony: behind "to=functions." */
-			one = cat(a, od_syntax_text(a->g, c.name, strlen(c.name)),
-				  maybe(a, cat(a, od_syntax_text(a->g, " ", 1),
-					       cat(a, mark(a, "<|constrain|>"), od_syntax_text(a->g, "json", 4)))));
-			one = cat(a, one, cat(a, mark(a, "<|message|>"), c.args));
+		if (f == NULL) {
+			one = harmony_call(a, &c);
 		} else {
 			one = section(a, &c, f->call);
 			if (f->param != NULL)
@@ -403,23 +444,18 @@ static uint32_t harmony_message(struct answer_grammar *a, const char *channel)
 
 static uint32_t harmony(struct answer_grammar *a)
 {
-	static const char to[] = "commentary to=functions.";
 	const struct odm_answer_rules *r = a->rules;
 	const uint32_t before = od_syntax_repeat(
 		a->g, od_syntax_or(a->g, harmony_message(a, "analysis"), harmony_message(a, "commentary")), 0,
 		OD_RE_NO_LIMIT);
-	uint32_t last = OD_SYNTAX_NONE, constrain;
+	uint32_t last = OD_SYNTAX_NONE;
 
 	if (!r->must_call) {
-		constrain = maybe(a, cat(a, od_syntax_text(a->g, " ", 1),
-					 cat(a, mark(a, "<|constrain|>"), od_syntax_text(a->g, "json", 4))));
-		last = cat(a, mark(a, "<|channel|>"), cat(a, od_syntax_text(a->g, "final", 5), constrain));
+		last = cat(a, mark(a, "<|channel|>"), cat(a, od_syntax_text(a->g, "final", 5), harmony_json(a)));
 		last = cat(a, last, cat(a, mark(a, "<|message|>"), content_of(a)));
 	}
 	if (json_array_size(r->tools) > 0)
-		last = od_syntax_or(a->g, last,
-				    cat(a, mark(a, "<|channel|>"),
-					cat(a, od_syntax_text(a->g, to, strlen(to)), any_call(a, NULL))));
+		last = od_syntax_or(a->g, last, any_call(a, NULL));
 	return cat(a, before, last);
 }
 

@@ -2,7 +2,7 @@
  * the form of its chat template (chat_format.h).
  *
  * Thoughts are free, but end. Content begins behind them, in Harmony in the final channel. Calls are those of the
- * request's tools, with arguments by their schemas; parameters that a schema does not name are not written in XML.
+ * request's tools, with arguments by their schemas; in XML, parameters that a schema does not name are any text.
  * Thread: any. Owner: nothing is kept. */
 #ifndef ODM_CHAT_ANSWER_GRAMMAR_H
 #define ODM_CHAT_ANSWER_GRAMMAR_H
