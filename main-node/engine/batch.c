@@ -639,7 +639,8 @@ static bool row_is_seen(const struct odm_pass *p, size_t part, size_t row)
 	const uint32_t position = p->rows[row].position;
 
 	return position + 1 == q->n_prefill ||
-	       (q->req.observer.logits != NULL && !odm_sequence_was_seen(q, position)) || odm_sequence_shows_prompt(q);
+	       (q->req.observer.logits != NULL && !odm_sequence_was_seen(q, position)) ||
+	       position >= odm_sequence_shows_from(q);
 }
 
 /* Such rows from *row on, as many as the head takes at a time. Returns how many; *row: the next one. */

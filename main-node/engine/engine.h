@@ -126,7 +126,7 @@ struct odm_observer {
 	/* The prompt leaves the queue, with `done` tokens that another text had; then: so many were read from files, or
 	 * went through the model. */
 	void (*progress)(void *arg, uint32_t done, uint32_t n_prompt);
-	/* Each token of the prompt if odm_request.prompt_logprobs, then each generated one, before the text that it
+	/* Tokens of the prompt if odm_request.prompt_logprobs, then each generated one, before the text that it
 	 * completes. Draft tokens are reported only if they stand. */
 	void (*token)(void *arg, const struct odm_token *t);
 	/* A piece of the text that may be shown; returning false ends the generation. */
@@ -176,7 +176,10 @@ struct odm_request {
 	size_t n_shown;
 	/* for observer.token: -1: none; 0 to ODM_MAX_LOGPROBS: the token's own and that many of the best */
 	int logprobs;
-	bool prompt_logprobs; /* observer.token sees the prompt's tokens too; the text then shares no prefix */
+	/* observer.token sees the prompt's tokens too, from this one on (0: all of them). Rows whose logits are needed
+	 * for that are computed, so the text shares no prefix behind the token before it. */
+	bool prompt_logprobs;
+	size_t prompt_logprobs_from; /* below n_prompt */
 	struct odm_observer observer;
 	struct odm_drafter drafter;
 	/* recall by layer and token index is added to it (cluster with a predictor); NULL: none */

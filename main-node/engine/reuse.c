@@ -73,10 +73,12 @@ void odm_reuse_close(struct odm_reuse *u)
 
 /* ---- At the begin of a text ---- */
 
-/* Whole pages of what a text computes first, without its last token. */
+/* Whole pages of what a text computes first, before the first row whose logits it needs: the last row always is one. */
 static uint32_t most_pages(const struct odm_sequence *q)
 {
-	return (uint32_t)((q->n_prefill - 1) / OD_KV_PAGE);
+	const uint32_t last = (uint32_t)q->n_prefill - 1, shown = odm_sequence_shows_from(q);
+
+	return (shown < last ? shown : last) / OD_KV_PAGE;
 }
 
 /* Number of these pages that the other text begins with. */
@@ -152,8 +154,7 @@ bool odm_reuse_find(const struct odm_reuse *u, struct odm_sequence *first, struc
 	uint32_t coming;
 
 	*r = (struct odm_reuse_pages){ .snapshot = ODM_NO_SNAPSHOT };
-	/* Rows of a shared prefix are not computed, so they have no logits. */
-	if ((fixed && u->snapshots == NULL) || odm_sequence_shows_prompt(q))
+	if (fixed && u->snapshots == NULL)
 		return true;
 	if (u->cache != NULL) {
 		r->page = u->page;
@@ -176,7 +177,12 @@ bool odm_reuse_find(const struct odm_reuse *u, struct odm_sequence *first, struc
 int odm_reuse_begin(const struct odm_reuse *u, struct odm_sequence *q, const struct odm_reuse_pages *r,
 		    struct od_err *err)
 {
+	const uint32_t shown = odm_sequence_shows_from(q);
+
 	odm_marks_plan(&q->marks, (uint32_t)q->n_prefill, r->n * OD_KV_PAGE, r->known * OD_KV_PAGE);
+	/* Texts that are asked about behind one prefix share what is before it. */
+	if (shown < q->n_prefill && shown / OD_KV_PAGE > r->n)
+		(void)odm_marks_want(&q->marks, shown / OD_KV_PAGE * OD_KV_PAGE);
 	if (r->snapshot == ODM_NO_SNAPSHOT)
 		return OD_OK;
 	odm_snapshots_use(u->snapshots, r->snapshot);
@@ -215,7 +221,7 @@ bool odm_reuse_restore(const struct odm_reuse *u, struct odm_sequence *q, uint32
 	struct odm_prefix_store *store = u->store;
 	uint32_t end;
 
-	if (store == NULL || odm_sequence_shows_prompt(q))
+	if (store == NULL)
 		return false;
 	end = odm_prefix_store_find(store, odm_sequence_is_long(q), q->text, n, most_pages(q));
 	if (end <= n || !take_snapshot(u, q))

@@ -46,6 +46,10 @@ int odm_sequence_check(const struct odm_model *m, const struct odm_request *req,
 		if (req->stop_token[i] < 0 || (uint32_t)req->stop_token[i] >= m->config->vocab)
 			return od_fail(err, OD_ERR_RANGE, "stop_token_ids: expected 0 to %u, found %d",
 				       m->config->vocab - 1, req->stop_token[i]);
+	if (req->prompt_logprobs_from >= req->n_prompt)
+		return od_fail(err, OD_ERR_RANGE,
+			       "prompt_logprobs_from: expected less than the prompt's %zu tokens, found %zu",
+			       req->n_prompt, req->prompt_logprobs_from);
 	return od_sampler_check(&req->sampling, err);
 }
 
@@ -366,9 +370,13 @@ static void show_token(struct odm_sequence *q, int32_t token, uint32_t position,
 	o->token(o->arg, &t);
 }
 
-bool odm_sequence_shows_prompt(const struct odm_sequence *q)
+uint32_t odm_sequence_shows_from(const struct odm_sequence *q)
 {
-	return q->req.prompt_logprobs && q->req.observer.token != NULL && q->r.n_tokens == 0;
+	const size_t first = q->req.prompt_logprobs_from;
+
+	if (!q->req.prompt_logprobs || q->req.observer.token == NULL || q->r.n_tokens > 0)
+		return UINT32_MAX;
+	return first > 0 ? (uint32_t)first - 1 : 0;
 }
 
 static int check_finite(const struct odm_sequence *q, uint32_t position, const float *logits, struct od_err *err)
@@ -383,9 +391,9 @@ void odm_sequence_show_prompt(struct odm_sequence *q, uint32_t position, const f
 	const uint32_t next = position + 1;
 	struct od_err err;
 
-	if (!odm_sequence_shows_prompt(q))
+	if (position < odm_sequence_shows_from(q))
 		return;
-	if (position == 0)
+	if (position == 0 && q->req.prompt_logprobs_from == 0)
 		show_token(q, q->req.prompt[0], 0, NULL);
 	if (next >= q->req.n_prompt)
 		return;

@@ -98,8 +98,9 @@ void odm_sequence_draft(struct odm_sequence *q, size_t max, bool guess);
 void odm_sequence_drafted(struct odm_sequence *q, size_t right);
 /* Fills row and n_rows with the last token and the draft, and ahead, at most as given. */
 void odm_sequence_next_rows(struct odm_sequence *q, uint32_t ahead);
-/* True: the reader wants the prompt's tokens with their log probabilities, and has not got them. */
-bool odm_sequence_shows_prompt(const struct odm_sequence *q);
+/* The reader wants the log probabilities of the prompt's tokens from some position on, and has not got them: the logits
+ * of rows from the returned position on are needed. UINT32_MAX: it wants none. */
+uint32_t odm_sequence_shows_from(const struct odm_sequence *q);
 /* Shows the prompt's token behind this position, if there is one, from the logits [vocab] of the position; and its
  * first one. May end the text with an error. */
 void odm_sequence_show_prompt(struct odm_sequence *q, uint32_t position, const float *logits);

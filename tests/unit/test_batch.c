@@ -118,13 +118,9 @@ static void free_texts(struct batch_text t[N])
 
 /* ---- Engines ---- */
 
-static void make_pack(const char *family, char pack[128])
+static void pack_checkpoint(const char *checkpoint, const char *pack)
 {
-	char checkpoint[128];
 	struct od_err err;
-
-	snprintf(checkpoint, sizeof(checkpoint), "tests/golden/families/%s", family);
-	snprintf(pack, 128, "%s/%s", temp_dir, family);
 	const struct od_pack_job job = { .checkpoint = checkpoint,
 					 .pack = pack,
 					 .codec = OD_CODEC_PLANES,
@@ -135,13 +131,11 @@ static void make_pack(const char *family, char pack[128])
 		fail_msg("%s", err.msg);
 }
 
-static struct odm_engine *open_engine(const char *family, uint64_t parallel, struct odm_main_opts *o)
+static struct odm_engine *open_pack(const char *pack, uint64_t parallel, struct odm_main_opts *o)
 {
 	struct odm_engine *e;
-	char pack[128];
 	struct od_err err;
 
-	make_pack(family, pack);
 	o->engine.pack = pack;
 	o->engine.parallel = parallel;
 	o->engine.threads = 1;
@@ -149,6 +143,16 @@ static struct odm_engine *open_engine(const char *family, uint64_t parallel, str
 	if (opened_engine_open(&e, o, &err) != OD_OK)
 		fail_msg("%s", err.msg);
 	return e;
+}
+
+static struct odm_engine *open_engine(const char *family, uint64_t parallel, struct odm_main_opts *o)
+{
+	char checkpoint[128], pack[128];
+
+	snprintf(checkpoint, sizeof(checkpoint), "tests/golden/families/%s", family);
+	snprintf(pack, sizeof(pack), "%s/%s", temp_dir, family);
+	pack_checkpoint(checkpoint, pack);
+	return open_pack(pack, parallel, o);
 }
 
 static struct odm_main_opts resident(enum od_profile profile)
@@ -434,6 +438,10 @@ static void try_ended(const char *family, enum od_profile profile)
 	r.logprobs = 0;
 	r.observer.token = see_token;
 	ask(cold, e, &r, 0);
+	r.prompt_logprobs_from = OD_KV_PAGE; /* by the row before it */
+	ask(cold, e, &r, 0);
+	r.prompt_logprobs_from = OD_KV_PAGE + 1;
+	ask(cold, e, &r, OD_KV_PAGE);
 	r = (struct odm_request){
 		.prompt = prompt, .n_prompt = 80, .max_tokens = 40, .logprobs = -1, .sampling = r.sampling
 	};
@@ -644,6 +652,67 @@ static void use_embedding(struct odm_engine *e, int32_t token, uint8_t *row, boo
 		get_at(e->model->device, row, at, bytes);
 }
 
+/* Makes a copy in temp_dir of a family's checkpoint with a context twice as long: links, and a configuration. */
+static void make_long(const char *family)
+{
+	static const char *const files[] = { "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+					     "model.safetensors.index.json", "tokenizer.json" };
+	char from[512], to[512], config[1 << 14] = { 0 }, *ctx, *here = getcwd(NULL, 0);
+	FILE *f;
+
+	assert_non_null(here);
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		snprintf(from, sizeof(from), "%s/tests/golden/families/%s/%s", here, family, files[i]);
+		assert_int_equal(symlink(from, temp_path(files[i])), 0);
+	}
+	free(here);
+	snprintf(from, sizeof(from), "tests/golden/families/%s/config.json", family);
+	snprintf(to, sizeof(to), "%s", temp_path("config.json"));
+	f = fopen(from, "r");
+	assert_non_null(f);
+	assert_true(fread(config, 1, sizeof(config) - 1, f) > 0 && feof(f));
+	fclose(f);
+	ctx = strstr(config, "\"max_position_embeddings\": 128");
+	assert_non_null(ctx);
+	memcpy(strstr(ctx, "128"), "256", 3);
+	f = fopen(to, "w");
+	assert_non_null(f);
+	assert_true(fputs(config, f) >= 0 && fclose(f) == 0);
+}
+
+/* Texts with recurrent state that part behind one prompt, one after the other: from the second on, each begins at the
+ * snapshot before the first token that is seen, though the first text went on into the next page. */
+static void fixed_state_is_shared_up_to_a_seen_part(void **state)
+{
+	static int32_t prompt[150];
+	struct odm_main_opts o = resident(OD_PROFILE_F32);
+	struct odm_engine *e, *cold;
+	char pack[128];
+	struct odm_request r = { .prompt = prompt,
+				 .max_tokens = 1,
+				 .prompt_logprobs = true,
+				 .prompt_logprobs_from = OD_KV_PAGE + 10,
+				 .observer.token = see_token };
+
+	(void)state;
+	make_long("qwen3_next_plain");
+	od_sampler_defaults(&r.sampling);
+	snprintf(pack, sizeof(pack), "%s/long.pack", temp_dir);
+	pack_checkpoint(temp_dir, pack);
+	cold = open_pack(pack, 1, &o);
+	o.engine.prefix_cache_mib = o.engine.snapshot_mib = 8;
+	e = open_pack(pack, 1, &o);
+	for (size_t i = 0; i < sizeof(prompt) / sizeof(prompt[0]); i++)
+		prompt[i] = (int32_t)random_below(&seed, VOCAB);
+	for (size_t n = 0; n < 3; n++) {
+		prompt[OD_KV_PAGE + 11] = (int32_t)n;
+		r.n_prompt = n == 0 ? 150 : OD_KV_PAGE + 20;
+		ask(cold, e, &r, n == 0 ? 0 : OD_KV_PAGE);
+	}
+	assert_int_equal(opened_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(cold), OD_OK);
+}
+
 /* A text with recurrent state fails because of damaged memory, which is then repaired: no later text may begin with its
  * rows. */
 static void nor_does_it_leave_rows(void **state)
@@ -745,6 +814,7 @@ int main(void)
 		cmocka_unit_test(the_others_go_on),
 		cmocka_unit_test(what_is_no_number_fails_alone),
 		cmocka_unit_test(nor_does_it_leave_rows),
+		cmocka_unit_test(fixed_state_is_shared_up_to_a_seen_part),
 		cmocka_unit_test(state_is_waited_for),
 	};
 

@@ -379,6 +379,49 @@ static void a_seen_prompt_is_not_shared(void **state)
 	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
+/* Prompts that are seen from a token on share what is before it, and their tokens have the log probabilities that
+ * they have when all are seen. */
+static void what_is_before_a_seen_part_is_shared(void **state)
+{
+	static const size_t from[] = { 0, 1, OD_KV_PAGE, OD_KV_PAGE + 1, MAX_PROMPT - 1 };
+	static struct tokens_text x[N];
+	static struct told all[N][CTX];
+	struct odm_engine *e = open_engine(N, 256, 0);
+
+	(void)state;
+	for (size_t f = 0; f < sizeof(from) / sizeof(from[0]); f++) {
+		unsigned shared = 0;
+
+		for (size_t i = 0; i < N; i++) {
+			draw_text(&x[i], 2);
+			x[i].req.n_prompt = MAX_PROMPT;
+			for (size_t k = 0; k < MAX_PROMPT; k++)
+				x[i].prompt[k] = (int32_t)(k < 70 ? k : k + i);
+			x[i].req.max_tokens = 4;
+			x[i].req.prompt_logprobs_from = from[f];
+		}
+		run(e, x);
+		for (size_t i = 0; i < N; i++) {
+			const uint64_t tokens = x[i].r.figures.c[OD_C_SHARED_TOKENS];
+
+			assert_int_equal(x[i].n_told, MAX_PROMPT - from[f] + x[i].r.n_tokens);
+			assert_int_equal(x[i].told[0].t.position, from[f]);
+			assert_true(tokens == 0 || (tokens == OD_KV_PAGE && from[f] > OD_KV_PAGE));
+			shared += tokens > 0;
+			if (f == 0)
+				memcpy(all[i], x[i].told, sizeof(all[i]));
+			for (size_t k = 0; k < x[i].n_told; k++) {
+				const struct told *a = &all[i][from[f] + k], *b = &x[i].told[k];
+
+				assert_true(a->t.token == b->t.token && a->t.logprob == b->t.logprob);
+			}
+			odm_result_fini(&x[i].r);
+		}
+		assert_int_equal(shared, from[f] > OD_KV_PAGE ? N - 1 : 0);
+	}
+	assert_int_equal(opened_engine_close(e), OD_OK);
+}
+
 /* Texts that wait before it; -1: it does not wait. */
 static int position_of(const struct odm_sequence *q)
 {
@@ -480,6 +523,11 @@ static void refuses(void **state)
 	x.req.logprobs = -1;
 	assert_int_equal(odm_engine_submit(e, &x.req, &q, &err), OD_ERR_ARG);
 	assert_non_null(strstr(err.msg, "prompt_logprobs"));
+	x.req.logprobs = 0;
+	x.req.prompt_logprobs_from = x.req.n_prompt;
+	assert_int_equal(odm_engine_submit(e, &x.req, &q, &err), OD_ERR_RANGE);
+	assert_non_null(strstr(err.msg, "prompt_logprobs_from"));
+	x.req.prompt_logprobs_from = 0;
 	x.req.prompt_logprobs = false;
 	x.bias[1].token = VOCAB;
 	assert_int_equal(odm_engine_submit(e, &x.req, &q, &err), OD_ERR_ARG);
@@ -494,6 +542,7 @@ int main(void)
 		cmocka_unit_test(everywhere_as_by_hand),
 		cmocka_unit_test(without_logprobs),
 		cmocka_unit_test(a_seen_prompt_is_not_shared),
+		cmocka_unit_test(what_is_before_a_seen_part_is_shared),
 		cmocka_unit_test(the_queue),
 		cmocka_unit_test(refuses),
 	};

@@ -5,6 +5,7 @@
  * - The page before it, if the prompt ends soon behind it: the same prompt may come again, whose last token is always
  *   computed, and a chat template may write the end of a prompt in another way in the next turn.
  * - The page at which the prompt parts from what other texts began with.
+ * - The page before the first token whose log probability is wanted, if only those behind it are.
  * - The last whole page of its answer so far, for a next turn that repeats the answer.
  *
  * A step writes a snapshot on its way, however its rows are cut; it is kept if the step commits these rows.
