@@ -2,6 +2,8 @@
 
 #include "common/base/same_math.h"
 
+#include <math.h>
+
 #define BLOCK 256u /* logits at a time, by a loop that compilers make vectors of */
 
 static float highest(const float *logits, uint32_t vocab)
@@ -51,4 +53,27 @@ double od_logprobs(const float *logits, uint32_t vocab, int32_t token, struct od
 	for (size_t i = 0; i < has; i++)
 		top[i].logprob = top[i].logprob - best - log_sum;
 	return (double)logits[token] - best - log_sum;
+}
+
+uint32_t od_logprobs_rank(const float *logits, uint32_t vocab, int32_t token)
+{
+	const uint32_t own = (uint32_t)token;
+	uint32_t rank = 1;
+
+	for (uint32_t i = 0; i < own; i++)
+		rank += logits[i] >= logits[own];
+	for (uint32_t i = own + 1; i < vocab; i++)
+		rank += logits[i] > logits[own];
+	return rank;
+}
+
+double od_logprobs_any(const float *logits, const int32_t *any, size_t n, struct od_logprob known)
+{
+	double best = -INFINITY, sum = 0;
+
+	for (size_t i = 0; i < n; i++)
+		best = (double)logits[any[i]] > best ? (double)logits[any[i]] : best;
+	for (size_t i = 0; i < n; i++)
+		sum += od_exp_same((double)logits[any[i]] - best);
+	return n > 0 ? best - (double)logits[known.token] + known.logprob + od_log_same(sum) : best;
 }

@@ -115,6 +115,8 @@ struct odm_token {
 	uint32_t position; /* in the text; below n_prompt: of the prompt */
 	bool has_logprob; /* false: odm_request.logprobs is -1, or it is the first of the prompt */
 	double logprob; /* by the model's raw logits, whatever the sampler makes of them */
+	uint32_t rank; /* 1: it is the most probable one there */
+	double end_logprob; /* the text ends there instead: all tokens that end it together; -INFINITY: none does */
 	/* [n_top]: the most probable tokens there, best first; it may be among them or not */
 	const struct od_logprob *top;
 	size_t n_top;

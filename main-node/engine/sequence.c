@@ -117,6 +117,21 @@ static int open_sampler(struct odm_sequence *q, struct od_err *err)
 	return rc;
 }
 
+static bool is_end(const struct odm_sequence *q, int32_t token)
+{
+	for (size_t i = 0; i < q->n_ends; i++)
+		if (q->end[i] == token)
+			return true;
+	return false;
+}
+
+static void add_ends(struct odm_sequence *q, const int32_t *end, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if ((uint32_t)end[i] < q->config->vocab && !is_end(q, end[i]))
+			q->end[q->n_ends++] = end[i];
+}
+
 static int open_text(struct odm_sequence *q, struct od_err *err)
 {
 	const struct odm_request *req = &q->req;
@@ -125,8 +140,11 @@ static int open_text(struct odm_sequence *q, struct od_err *err)
 
 	q->r.tokens = calloc(q->room, sizeof(*q->r.tokens));
 	q->text = calloc(req->n_prompt + q->room, sizeof(*q->text));
-	if (q->r.tokens == NULL || q->text == NULL)
+	q->end = calloc(q->config->n_eos + req->n_ends + 1, sizeof(*q->end));
+	if (q->r.tokens == NULL || q->text == NULL || q->end == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu tokens", q->room);
+	add_ends(q, q->config->eos, q->config->n_eos);
+	add_ends(q, req->end, req->n_ends);
 	memcpy(q->text, req->prompt, req->n_prompt * sizeof(*q->text));
 	q->n_text = q->n_prefill = req->n_prompt;
 	if (req->observer.token != NULL && req->logprobs >= 0) {
@@ -195,6 +213,7 @@ void odm_sequence_free(struct odm_sequence *q)
 	od_stopper_free(q->stopper);
 	odm_lookup_free(q->lookup);
 	od_strbuf_fini(&q->shown);
+	free(q->end);
 	free(q->raw);
 	free(q->late);
 	free(q->text);
@@ -232,17 +251,6 @@ uint32_t odm_sequence_positions(const struct odm_sequence *q)
 }
 
 /* ---- Tokens and text ---- */
-
-static bool is_end(const struct odm_sequence *q, int32_t token)
-{
-	for (uint32_t i = 0; i < q->config->n_eos; i++)
-		if (q->config->eos[i] == token)
-			return true;
-	for (size_t i = 0; i < q->req.n_ends; i++)
-		if (q->req.end[i] == token)
-			return true;
-	return false;
-}
 
 static bool is_stop(const struct odm_sequence *q, int32_t token)
 {
@@ -366,6 +374,8 @@ static void show_token(struct odm_sequence *q, int32_t token, uint32_t position,
 		t.has_logprob = true;
 		t.n_top = (uint32_t)q->req.logprobs < q->config->vocab ? (size_t)q->req.logprobs : q->config->vocab;
 		t.logprob = od_logprobs(logits, q->config->vocab, token, top, t.n_top);
+		t.rank = od_logprobs_rank(logits, q->config->vocab, token);
+		t.end_logprob = od_logprobs_any(logits, q->end, q->n_ends, (struct od_logprob){ token, t.logprob });
 	}
 	o->token(o->arg, &t);
 }

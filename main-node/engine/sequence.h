@@ -45,6 +45,8 @@ struct odm_sequence {
 	struct od_sampler *sampler;
 	struct od_detok *detok;
 	struct od_stopper *stopper;
+	int32_t *end; /* [n_ends] distinct tokens that end it: EOS, and the request's */
+	size_t n_ends;
 	float *raw; /* [vocab]: logits as the sampler got them; NULL: no log probabilities are wanted */
 	struct odm_lookup *lookup; /* set with --draft lookup, else NULL */
 	uint32_t allowed; /* state of req.constraint behind the tokens so far */

@@ -36,6 +36,21 @@ static int better_first(const void *a, const void *b)
 	return logits[x] != logits[y] ? (logits[x] > logits[y] ? -1 : 1) : x < y ? -1 : 1;
 }
 
+/* The n_any best and worst tokens together. */
+static void check_any(uint32_t n, const int32_t *order, size_t n_any, struct od_logprob known, long double sum)
+{
+	const double best = od_logprobs_any(logits, order, n_any, known),
+		     worst = od_logprobs_any(logits, order + n - n_any, n_any, known);
+	long double p[2] = { 0 };
+
+	for (size_t i = 0; i < n_any; i++) {
+		p[0] += expl(logits[order[i]] - sum);
+		p[1] += expl(logits[order[n - 1 - i]] - sum);
+	}
+	assert_true(n_any > 0 ? fabsl(best - logl(p[0])) <= 1e-12L * (1 + fabsl(sum)) : best == -INFINITY);
+	assert_true(n_any > 0 ? fabsl(worst - logl(p[1])) <= 1e-12L * (1 + fabsl(sum)) : worst == -INFINITY);
+}
+
 static void check(uint32_t n)
 {
 	static int32_t order[MAX_VOCAB];
@@ -58,6 +73,8 @@ static void check(uint32_t n)
 			assert_true(found[i].token != token || found[i].logprob == own);
 		}
 		assert_int_equal(found[top].token, -7);
+		assert_int_equal(order[od_logprobs_rank(logits, n, token) - 1], token);
+		check_any(n, order, top, (struct od_logprob){ token, own }, sum);
 	}
 }
 

@@ -28,6 +28,9 @@
 
 static uint64_t seed = 1;
 
+static const int32_t ends[] = { 288, 5, VOCAB, 5 }; /* a request's: the model has one of them */
+static const int32_t all_ends[] = { 287, 288, 5 }; /* with those of generation_config.json */
+
 /* ---- Texts ---- */
 
 struct told {
@@ -116,6 +119,8 @@ static void draw_text(struct tokens_text *x, size_t i)
 	r->logprobs = (int)(i % 4 == 0 ? ODM_MAX_LOGPROBS : i % 4);
 	r->prompt_logprobs = i != 3;
 	r->observer = (struct odm_observer){ .arg = x, .token = on_token, .progress = on_progress };
+	r->end = ends;
+	r->n_ends = sizeof(ends) / sizeof(ends[0]);
 }
 
 static void free_texts(struct tokens_text x[N])
@@ -218,6 +223,24 @@ static int32_t next_best(const float logits[VOCAB], const struct od_logprob *lis
 	return best;
 }
 
+static uint32_t rank_by_hand(const float logits[VOCAB], int32_t token)
+{
+	uint32_t before = 0;
+
+	for (int32_t i = 0; i < VOCAB; i++)
+		before += i != token && (logits[i] > logits[token] || (logits[i] == logits[token] && i < token));
+	return before + 1;
+}
+
+static long double end_by_hand(const float logits[VOCAB])
+{
+	long double p = 0;
+
+	for (size_t i = 0; i < 3; i++)
+		p += expl(logprob_by_hand(logits, all_ends[i]));
+	return logl(p);
+}
+
 static void check_told(const struct tokens_text *x)
 {
 	const size_t first = x->req.prompt_logprobs ? 0 : x->req.n_prompt;
@@ -234,6 +257,8 @@ static void check_told(const struct tokens_text *x)
 		if (at == 0)
 			continue;
 		assert_true(fabsl(t->logprob - logprob_by_hand(logits, t->token)) < 1e-12L);
+		assert_int_equal(t->rank, rank_by_hand(logits, t->token));
+		assert_true(fabsl(t->end_logprob - end_by_hand(logits)) < 1e-12L);
 		assert_int_equal(t->n_top, x->req.logprobs);
 		for (size_t k = 0; k < t->n_top; k++) {
 			assert_int_equal(t->top[k].token, next_best(logits, t->top, k));
