@@ -151,6 +151,11 @@ def log_probabilities_are_those_of_completions():
     parts = [c.choices[0].logprobs.content for c in chat(max_tokens=8, logprobs=True, stream=True) if c.choices[0].logprobs]
     assert [t.token for p in parts for t in p] == expected["tokens"] and all(t.top_logprobs == [] for p in parts for t in p)
     assert chat(max_tokens=2).choices[0].logprobs is None
+    expected = server().complete(prompt, 0, prompt_logprobs=2)["choices"][0]["prompt_logprobs"]
+    o = chat(max_tokens=2, n=2, logprobs=True, extra_body={"prompt_logprobs": 2})
+    assert o.prompt_logprobs == expected and [len(c.logprobs.content) for c in o.choices] == [2, 2]
+    o = chat(max_tokens=2, extra_body={"prompt_logprobs": 2})
+    assert o.prompt_logprobs == expected and o.choices[0].logprobs is None
 
 
 @test

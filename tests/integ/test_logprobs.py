@@ -2,6 +2,7 @@
 """Log probabilities, penalties and logit bias by od-main --prompts. Log probabilities are those of the golden logits, which
 PyTorch made (tests/golden/talebook), and the same with drafts, on clusters and among other texts."""
 import array
+import atexit
 import collections
 import json
 import math
@@ -9,7 +10,9 @@ import os
 import subprocess
 
 from cluster_util import BIN, HANG_S, SLOW, TMP, generate, pack, run_tests, test
+from serve_util import Server, stop_servers
 
+atexit.register(stop_servers)
 GOLDEN = "tests/golden/talebook"
 TOKENS = 20 if SLOW else 60
 KING = "Once upon a time there was a king"
@@ -69,6 +72,33 @@ def they_are_those_of_pytorchs_logits():
             for t, token, row in zip(told[1:], ids[1:] + greedy[:1], rows):
                 assert len(t["top"]) == line["logprobs"]
                 check_row(t, token, row)
+
+
+@test
+def a_server_tells_those_of_prompts_as_vllm_does():
+    server = Server("--parallel", 3)
+    for k, (text, ids, greedy, rows) in zip((0, 5, 20), golden()):
+        o = server.complete(text, 1, prompt_logprobs=k, n=2, logprobs=2)
+        (a, b), bare = o["choices"], server.complete(ids, 0, prompt_logprobs=k)["choices"][0]
+        assert a["prompt_logprobs"] == b["prompt_logprobs"] == bare["prompt_logprobs"] and bare["text"] == "" and bare["logprobs"] is None
+        assert len(a["logprobs"]["tokens"]) == len(b["logprobs"]["tokens"]) == 1 and len(a["logprobs"]["top_logprobs"][0]) == 2
+        first, *others = a["prompt_logprobs"]
+        assert first is None and len(others) == len(ids) - 1
+        for position, token, row in zip(others, ids[1:], rows):
+            own, *best = [{"token": int(t), **v} for t, v in position.items()]
+            rank = 1 + sum(x > row[token] for x in row)
+            assert own["token"] == token and (own["rank"] == rank or min(abs(x - row[token]) for i, x in enumerate(row) if i != token) < 1e-4)
+            best = sorted([*best, *([own] if own["rank"] <= k else [])], key=lambda t: t["rank"])
+            assert [t["rank"] for t in best] == list(range(1, k + 1))
+            check_row({**own, "top": [(t["token"], t["logprob"]) for t in best]}, token, row)
+            for t in (own, *best):
+                status, _, text_of = server.ask("/detokenize", {"tokens": [ids[1], t["token"]]})
+                assert status == 200 and text_of["content"].endswith(t["decoded_token"]), (t, text_of)
+    for fields, param in ({"prompt_logprobs": 21}, "prompt_logprobs"), ({"prompt_logprobs": -1}, "prompt_logprobs"), \
+            ({"prompt_logprobs": True}, "prompt_logprobs"), ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"):
+        for path, prompt in ("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}):
+            status, _, o = server.ask(path, {**prompt, **fields})
+            assert status == 400 and o["error"]["param"] == param, (path, fields, o)
 
 
 def some_lines():

@@ -32,6 +32,8 @@ struct chat {
 	struct odm_turn *turn;
 	struct odm_turn_sink sink;
 	const struct od_tokenizer *tokenizer;
+	int logprobs; /* number of the best that are told beside each generated token; -1: none are */
+	json_t *prompt_logprobs; /* NULL: not asked for, or not there yet */
 	struct chat_choice *choice; /* [g.n] */
 	bool wrote; /* something was written to the stream since the last news */
 };
@@ -151,17 +153,29 @@ static const char *finish_of(const struct chat *c, size_t i)
 	return odm_turn_called(c->turn, &c->reply, i) ? "tool_calls" : odm_finish_reason(c->reply.ended[i].finish);
 }
 
+static void add_tokens(struct chat *c, size_t i, const struct odm_token_list *l)
+{
+	struct chat_choice *t = &c->choice[i];
+	const size_t of_prompt = odm_prompt_records(l->record, l->n);
+
+	if (of_prompt > 0 && c->prompt_logprobs == NULL)
+		c->prompt_logprobs = json_array();
+	if (of_prompt > 0)
+		odm_prompt_logprobs_add(c->prompt_logprobs, c->tokenizer, l->record, of_prompt,
+					(size_t)c->g.prompt_logprobs);
+	if (c->logprobs < 0 || l->n == of_prompt || c->reply.ended[i].early)
+		return;
+	if (t->logprobs == NULL)
+		t->logprobs = odm_chat_logprobs_new();
+	odm_chat_logprobs_add(t->logprobs, c->tokenizer, l->record + of_prompt, l->n - of_prompt, (size_t)c->logprobs);
+}
+
 static bool on_news(void *arg, size_t i, const struct odm_news *news)
 {
 	struct chat *c = arg;
-	struct chat_choice *t = &c->choice[i];
 
 	c->wrote = false;
-	if (news->tokens.n > 0 && !c->reply.ended[i].early) {
-		if (t->logprobs == NULL)
-			t->logprobs = odm_chat_logprobs_new();
-		odm_chat_logprobs_add(t->logprobs, c->tokenizer, news->tokens.record, news->tokens.n);
-	}
+	add_tokens(c, i, &news->tokens);
 	odm_turn_news(c->turn, &c->reply, i, news);
 	if (c->reply.stream && c->reply.ended[i].done && c->reply.error.status == 0)
 		write_delta(c, i, json_object(), finish_of(c, i));
@@ -201,7 +215,9 @@ static void on_end(void *arg)
 	for (size_t i = 0; i < (size_t)c->g.n; i++)
 		json_array_append_new(choices,
 				      choice_json(c, i, "message", message_json(&c->choice[i]), finish_of(c, i)));
-	odm_reply_whole(&c->reply, ID_PREFIX, "chat.completion", choices, (size_t)c->g.n);
+	odm_reply_whole_with(&c->reply, ID_PREFIX, "chat.completion", choices, (size_t)c->g.n, "prompt_logprobs",
+			     c->prompt_logprobs);
+	c->prompt_logprobs = NULL;
 }
 
 /* ---- The request ---- */
@@ -222,7 +238,7 @@ static int check_asked(struct chat *c, const struct chat_fields *a, struct odm_a
 	return OD_OK;
 }
 
-static int add_choices(struct chat *c, struct odm_exchange *x, int logprobs, struct odm_api_error *e)
+static int add_choices(struct chat *c, struct odm_exchange *x, struct odm_api_error *e)
 {
 	int rc = odm_choices_new(&c->reply.choices, x, e);
 
@@ -230,7 +246,7 @@ static int add_choices(struct chat *c, struct odm_exchange *x, int logprobs, str
 	if (rc == OD_OK && c->choice == NULL)
 		rc = odm_no_memory(e);
 	if (rc == OD_OK)
-		rc = odm_turn_add(c->turn, &c->reply, &c->g, logprobs, &c->sink, e);
+		rc = odm_turn_add(c->turn, &c->reply, &c->g, c->logprobs, &c->sink, e);
 	return rc;
 }
 
@@ -239,7 +255,6 @@ static int read_request(struct chat *c, struct odm_exchange *x, struct odm_api_e
 	const struct odm_engine *engine;
 	struct chat_fields a = { .max_completion_tokens = ODM_NOT_GIVEN };
 	json_t *request;
-	int logprobs;
 	int rc = odm_api_begin(x, ODM_API_CHAT, &request, &engine, e);
 
 	if (rc == OD_OK)
@@ -249,9 +264,9 @@ static int read_request(struct chat *c, struct odm_exchange *x, struct odm_api_e
 	if (rc == OD_OK)
 		rc = check_asked(c, &a, e);
 	if (rc == OD_OK)
-		rc = odm_turn_new(&c->turn, x, engine, request, &logprobs, e);
+		rc = odm_turn_new(&c->turn, x, engine, request, &c->logprobs, e);
 	if (rc == OD_OK)
-		rc = add_choices(c, x, logprobs, e);
+		rc = add_choices(c, x, e);
 	c->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
 	c->reply.stream = c->g.stream;
 	c->reply.include_usage = c->g.include_usage;
@@ -295,6 +310,7 @@ static void free_state(void *state)
 		return;
 	odm_choices_free(c->reply.choices);
 	free_choices(c->choice, (size_t)c->g.n);
+	json_decref(c->prompt_logprobs);
 	odm_turn_free(c->turn);
 	odm_generation_fini(&c->g);
 	free(c);

@@ -761,8 +761,9 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 	req->n_ends = t->end.n;
 	req->shown = t->shown.id;
 	req->n_shown = t->shown.n;
-	req->logprobs = logprobs;
 	req->constraint = t->constraint;
+	if (logprobs > req->logprobs)
+		req->logprobs = logprobs;
 	req->prompt = t->prompt;
 	req->n_prompt = t->n_prompt;
 	spec.ends = c->watch != NULL ? ends_at : NULL;

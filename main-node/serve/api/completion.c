@@ -21,6 +21,7 @@ struct prompt {
 struct completion_choice {
 	struct od_strbuf text;
 	json_t *logprobs; /* kept until it is written; NULL: none */
+	json_t *prompt_logprobs; /* NULL: not asked for, or those of the prompt's first choice */
 	size_t offset; /* characters of the text before the next token */
 };
 
@@ -61,8 +62,10 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 		req->prompt = ids;
 		req->n_prompt = n_ids;
 		req->constraint = c->constraint;
-		req->logprobs = (int)c->logprobs;
-		req->prompt_logprobs = c->logprobs >= 0 && c->echo;
+		if (c->logprobs > req->logprobs)
+			req->logprobs = (int)c->logprobs;
+		if (c->logprobs >= 0 && c->echo)
+			req->prompt_logprobs = true;
 		rc = odm_choices_add(c->reply.choices, &spec, e);
 	}
 	return rc;
@@ -185,17 +188,27 @@ static void write_choice(struct completion *c, size_t i, const char *text, size_
 			(size_t)c->g.n);
 }
 
+static void add_prompt_tokens(struct completion *c, struct completion_choice *t, const struct odm_token_record *r,
+			      size_t n)
+{
+	if (t->prompt_logprobs == NULL)
+		t->prompt_logprobs = json_array();
+	odm_prompt_logprobs_add(t->prompt_logprobs, c->tokenizer, r, n, (size_t)c->g.prompt_logprobs);
+}
+
 static void add_tokens(struct completion *c, struct completion_choice *t, const struct odm_token_list *l)
 {
-	size_t n = l->n;
+	const size_t of_prompt = odm_prompt_records(l->record, l->n), first = c->echo ? 0 : of_prompt;
+	/* the engine writes at least one */
+	const size_t end = c->g.max_tokens == 0 ? of_prompt : l->n;
 
-	while (c->g.max_tokens == 0 && n > 0 && !l->record[n - 1].of_prompt)
-		n--; /* the engine writes at least one */
-	if (n == 0)
+	if (c->g.prompt_logprobs >= 0 && of_prompt > 0)
+		add_prompt_tokens(c, t, l->record, of_prompt);
+	if (c->logprobs < 0 || end <= first)
 		return;
 	if (t->logprobs == NULL)
 		t->logprobs = odm_logprobs_new();
-	odm_logprobs_add(t->logprobs, c->tokenizer, l->record, n, &t->offset);
+	odm_logprobs_add(t->logprobs, c->tokenizer, l->record + first, end - first, (size_t)c->logprobs, &t->offset);
 }
 
 static bool on_news(void *arg, size_t i, const struct odm_news *news)
@@ -220,6 +233,18 @@ static bool on_news(void *arg, size_t i, const struct odm_news *news)
 	return true;
 }
 
+/* A choice of a whole answer: all choices of a prompt have the prompt's log probabilities. */
+static json_t *whole_choice(struct completion *c, size_t i)
+{
+	struct completion_choice *t = &c->choice[i];
+	json_t *o = choice_json(c, i, odm_json_text(od_strbuf_text(&t->text), t->text.len),
+				odm_finish_reason(c->reply.ended[i].finish));
+
+	if (c->g.prompt_logprobs >= 0)
+		json_object_set(o, "prompt_logprobs", c->choice[i - i % (size_t)c->g.n].prompt_logprobs);
+	return o;
+}
+
 static void on_end(void *arg)
 {
 	struct completion *c = arg;
@@ -230,12 +255,8 @@ static void on_end(void *arg)
 		return;
 	}
 	choices = json_array();
-	for (size_t i = 0; i < odm_choices_count(c->reply.choices); i++) {
-		struct completion_choice *t = &c->choice[i];
-
-		json_array_append_new(choices, choice_json(c, i, odm_json_text(od_strbuf_text(&t->text), t->text.len),
-							   odm_finish_reason(c->reply.ended[i].finish)));
-	}
+	for (size_t i = 0; i < odm_choices_count(c->reply.choices); i++)
+		json_array_append_new(choices, whole_choice(c, i));
 	odm_reply_whole(&c->reply, ID_PREFIX, OBJECT, choices, (size_t)c->g.n);
 }
 
@@ -304,6 +325,7 @@ static void free_state(void *state)
 		free(c->prompt[i].text);
 		od_strbuf_fini(&c->choice[i].text);
 		json_decref(c->choice[i].logprobs);
+		json_decref(c->choice[i].prompt_logprobs);
 	}
 	free(c);
 }

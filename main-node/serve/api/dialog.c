@@ -154,7 +154,7 @@ static bool on_news(void *arg, size_t choice, const struct odm_news *news)
 
 	d->wrote = false;
 	if (d->logprobs != NULL && !d->reply.ended[choice].early)
-		odm_chat_logprobs_add(d->logprobs, d->tokenizer, news->tokens.record, news->tokens.n);
+		odm_chat_logprobs_add(d->logprobs, d->tokenizer, news->tokens.record, news->tokens.n, ODM_MAX_LOGPROBS);
 	odm_turn_news(d->turn, &d->reply, choice, news);
 	if (d->reply.ended[choice].done && d->reply.error.status == 0) {
 		end_block(d, odm_dialog_cut(d));

@@ -45,6 +45,7 @@ static const struct odm_field fields[] = {
 	{ "stop_token_ids", ODM_FIELD_JSON, AT(stop_token_ids), 0, 0, NULL },
 	{ "logit_bias", ODM_FIELD_JSON, AT(logit_bias), 0, 0, NULL },
 	{ "seed", ODM_FIELD_INT, AT(seed), (double)INT64_MIN, (double)INT64_MAX, NULL },
+	{ "prompt_logprobs", ODM_FIELD_INT, AT(prompt_logprobs), 0, ODM_MAX_LOGPROBS, NULL },
 	{ "stop", ODM_FIELD_STRINGS, AT(stop), 0, MAX_STOPS, NULL },
 	{ "ignore_eos", ODM_FIELD_BOOL, AT(ignore_eos), 0, 0, NULL },
 	{ "stream", ODM_FIELD_BOOL, AT(stream), 0, 0, NULL },
@@ -98,6 +99,18 @@ static int read_bias(struct odm_generation *g, uint32_t vocab, struct odm_api_er
 						    "logit_bias: token %lu is named twice", id);
 		g->bias[g->n_bias++] = (struct od_logit_bias){ .token = (int32_t)id, .bias = (float)bias };
 	}
+	return OD_OK;
+}
+
+static int check_prompt_logprobs(const struct odm_generation *g, const struct odm_engine *engine,
+				 struct odm_api_error *e)
+{
+	if (g->prompt_logprobs >= 0 && g->stream)
+		return odm_api_fail(e, 400, "prompt_logprobs", OD_ERR_UNSUPPORTED,
+				    "prompt_logprobs: only for answers that are not streams, as in vLLM");
+	if (g->prompt_logprobs >= 0 && odm_engine_tokenizer(engine) == NULL)
+		return odm_api_fail(e, 400, "prompt_logprobs", OD_ERR_UNSUPPORTED,
+				    "prompt_logprobs: the model has no tokenizer");
 	return OD_OK;
 }
 
@@ -164,6 +177,7 @@ int odm_generation_read(struct odm_generation *g, const json_t *request, const s
 
 	*g = (struct odm_generation){ .max_tokens = ODM_NOT_GIVEN,
 				      .n = 1,
+				      .prompt_logprobs = -1,
 				      .skip_special = true,
 				      .top_k = s.top_k,
 				      .repeat_last_n = -1,
@@ -186,6 +200,8 @@ int odm_generation_read(struct odm_generation *g, const json_t *request, const s
 	rc = odm_fields_read(fields, request, g, e);
 	if (rc == OD_OK)
 		rc = check_special(g, e);
+	if (rc == OD_OK)
+		rc = check_prompt_logprobs(g, engine, e);
 	if (g->repeat_last_n >= odm_engine_ctx(engine))
 		/* a window as long as the context covers all; all needs no memory for a window */
 		g->repeat_last_n = -1;
@@ -241,7 +257,8 @@ void odm_generation_request(const struct odm_generation *g, size_t choice, struc
 		.n_stop = g->stop.n,
 		.stop_token = g->stop_token,
 		.n_stop_tokens = g->n_stop_tokens,
-		.logprobs = -1,
+		.logprobs = choice == 0 ? (int)g->prompt_logprobs : -1,
+		.prompt_logprobs = choice == 0 && g->prompt_logprobs >= 0,
 	};
 }
 

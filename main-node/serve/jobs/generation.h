@@ -18,6 +18,7 @@ struct odm_generation {
 	int64_t seed;
 	int64_t min_tokens;
 	int64_t dry_allowed_length, dry_penalty_last_n; /* dry_penalty_last_n -1: all */
+	int64_t prompt_logprobs; /* number of the best tokens that are told beside each of the prompt; -1: none are */
 	double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
 	double typical_p, top_n_sigma, xtc_probability, xtc_threshold, dynatemp_range, dynatemp_exponent;
 	double dry_multiplier, dry_base;
@@ -37,7 +38,8 @@ OD_MUST_CHECK int odm_generation_read(struct odm_generation *g, const json_t *re
 				      struct odm_api_error *e);
 void odm_generation_fini(struct odm_generation *g);
 
-/* Fills *req, except its prompt, for the choice number `choice` of a prompt: its seed is `seed` + choice. */
+/* Fills *req, except its prompt, for the choice number `choice` of a prompt: its seed is `seed` + choice. The first one
+ * also gets the log probabilities of the prompt. */
 void odm_generation_request(const struct odm_generation *g, size_t choice, struct odm_request *req);
 
 /* OpenAI's finish_reason: "stop" or "length". */

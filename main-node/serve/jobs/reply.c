@@ -291,5 +291,15 @@ void odm_reply_end_stream(struct odm_reply *r, const char *id_prefix, const char
 
 void odm_reply_whole(struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices, size_t n)
 {
-	odm_exchange_reply_json(r->exchange, 200, with_usage(r, odm_reply_json(r, id_prefix, object, choices), n));
+	odm_reply_whole_with(r, id_prefix, object, choices, n, "", NULL);
+}
+
+void odm_reply_whole_with(struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices, size_t n,
+			  const char *name, json_t *value)
+{
+	json_t *o = with_usage(r, odm_reply_json(r, id_prefix, object, choices), n);
+
+	if (value != NULL)
+		json_object_set_new(o, name, value);
+	odm_exchange_reply_json(r->exchange, 200, o);
 }

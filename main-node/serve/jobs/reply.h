@@ -88,5 +88,8 @@ void odm_reply_write(struct odm_reply *r, json_t *o, bool ends, size_t n);
  * `timings`. */
 void odm_reply_end_stream(struct odm_reply *r, const char *id_prefix, const char *object, size_t n);
 void odm_reply_whole(struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices, size_t n);
+/* With one more field, whose value is taken; NULL: without it. */
+void odm_reply_whole_with(struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices, size_t n,
+			  const char *name, json_t *value);
 
 #endif

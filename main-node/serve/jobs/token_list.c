@@ -25,6 +25,8 @@ void odm_token_list_add(struct odm_token_list *l, const struct odm_token *t, boo
 					.of_prompt = of_prompt,
 					.has_logprob = t->has_logprob,
 					.logprob = t->logprob,
+					.end_logprob = t->end_logprob,
+					.rank = t->rank,
 					.n_top = n_top };
 	if (n_top > 0)
 		memcpy(r->top, t->top, n_top * sizeof(*r->top));

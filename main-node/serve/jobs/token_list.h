@@ -10,7 +10,8 @@
 struct odm_token_record {
 	int32_t token;
 	bool of_prompt, has_logprob;
-	double logprob;
+	double logprob, end_logprob; /* as in odm_token, and its rank */
+	uint32_t rank;
 	size_t n_top;
 	struct od_logprob top[ODM_MAX_LOGPROBS]; /* best first */
 };

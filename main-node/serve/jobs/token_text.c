@@ -5,6 +5,7 @@
 #include "common/text/tok_decode.h"
 #include "common/text/utf8_text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,11 +71,11 @@ static void put(json_t *top, const struct od_tokenizer *t, int32_t token, double
 	json_decref(text);
 }
 
-static json_t *top_json(const struct od_tokenizer *t, const struct odm_token_record *r)
+static json_t *top_json(const struct od_tokenizer *t, const struct odm_token_record *r, size_t n_top)
 {
 	json_t *top = json_object();
 
-	for (size_t i = 0; i < r->n_top; i++)
+	for (size_t i = 0; i < r->n_top && i < n_top; i++)
 		put(top, t, r->top[i].token, r->top[i].logprob);
 	put(top, t, r->token, r->logprob);
 	return top;
@@ -86,7 +87,7 @@ json_t *odm_logprobs_new(void)
 }
 
 void odm_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n,
-		      size_t *offset)
+		      size_t n_top, size_t *offset)
 {
 	for (size_t i = 0; i < n; i++) {
 		size_t shown = 0;
@@ -95,7 +96,7 @@ void odm_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const stru
 		json_array_append_new(json_object_get(logprobs, "token_logprobs"),
 				      r[i].has_logprob ? json_real(r[i].logprob) : json_null());
 		json_array_append_new(json_object_get(logprobs, "top_logprobs"),
-				      r[i].has_logprob ? top_json(t, &r[i]) : json_null());
+				      r[i].has_logprob ? top_json(t, &r[i], n_top) : json_null());
 		json_array_append_new(json_object_get(logprobs, "text_offset"), json_integer((json_int_t)*offset));
 		*offset += shown;
 	}
@@ -138,14 +139,53 @@ json_t *odm_chat_logprobs_new(void)
 	return json_pack("{s:[]}", "content");
 }
 
-void odm_chat_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n)
+void odm_chat_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n,
+			   size_t n_top)
 {
 	for (size_t i = 0; i < n; i++) {
 		json_t *o = chat_token_json(t, r[i].token, r[i].logprob), *top = json_array();
 
-		for (size_t k = 0; k < r[i].n_top; k++)
+		for (size_t k = 0; k < r[i].n_top && k < n_top; k++)
 			json_array_append_new(top, chat_token_json(t, r[i].top[k].token, r[i].top[k].logprob));
 		json_object_set_new(o, "top_logprobs", top);
 		json_array_append_new(json_object_get(logprobs, "content"), o);
 	}
+}
+
+/* ---- Prompts ---- */
+
+/* The first one of a token counts. */
+static void put_ranked(json_t *position, const struct od_tokenizer *t, int32_t token, double logprob, size_t rank)
+{
+	char key[16];
+	size_t shown;
+
+	snprintf(key, sizeof(key), "%d", token);
+	if (json_object_get(position, key) == NULL)
+		json_object_set_new(position, key,
+				    json_pack("{s:f, s:I, s:o}", "logprob", logprob, "rank", (json_int_t)rank,
+					      "decoded_token", token_json(t, token, &shown)));
+}
+
+void odm_prompt_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n,
+			     size_t n_top)
+{
+	for (size_t i = 0; i < n; i++) {
+		json_t *position = r[i].has_logprob ? json_object() : json_null();
+
+		if (r[i].has_logprob)
+			put_ranked(position, t, r[i].token, r[i].logprob, r[i].rank);
+		for (size_t k = 0; k < r[i].n_top && k < n_top; k++)
+			put_ranked(position, t, r[i].top[k].token, r[i].top[k].logprob, k + 1);
+		json_array_append_new(logprobs, position);
+	}
+}
+
+size_t odm_prompt_records(const struct odm_token_record *r, size_t n)
+{
+	size_t of_prompt = 0;
+
+	while (of_prompt < n && r[of_prompt].of_prompt)
+		of_prompt++;
+	return of_prompt;
 }
