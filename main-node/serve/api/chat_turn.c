@@ -37,6 +37,13 @@ struct turn_choice {
 	bool in_call; /* the id that is passed on */
 };
 
+/* A rendered prompt, and which of its bytes are not the template's. */
+struct rendered {
+	char *text;
+	size_t len;
+	struct od_text_spans users;
+};
+
 struct odm_turn {
 	const struct odm_chat_template *chat; /* NULL: a plain prompt */
 	struct odm_chat_format plain; /* the format of answers to one */
@@ -45,6 +52,7 @@ struct odm_turn {
 	const struct odm_engine *engine;
 	const struct od_tokenizer *tokenizer;
 	json_t *tools; /* an array of the functions that may be called; empty: none */
+	struct rendered rendered; /* until odm_turn_add */
 	int32_t *prompt;
 	size_t n_prompt;
 	size_t n_calls; /* calls in the prompt's messages */
@@ -396,13 +404,6 @@ static int no_last_text(struct odm_api_error *e)
 		"writes");
 }
 
-/* A rendered prompt, and which of its bytes are not the template's. */
-struct rendered {
-	char *text;
-	size_t len;
-	struct od_text_spans users;
-};
-
 /* A template that refuses an effort gets the nearest one that it takes; if it refuses all, the first error counts. */
 static int render_any(const struct odm_turn *t, const struct odm_app *app, const struct turn_fields *q, json_t *vars,
 		      struct rendered *r, struct od_err *err)
@@ -446,21 +447,51 @@ static int render(struct odm_turn *t, const struct odm_app *app, const struct tu
 }
 
 /* A template writes BOS and the like itself. What users wrote never becomes a control token. */
-static int encode(struct odm_turn *t, const struct odm_chat_template *template, const struct rendered *r,
-		  struct odm_api_error *e)
+static int encode(const struct odm_turn *t, const struct rendered *r, int32_t **ids, size_t *n, struct odm_api_error *e)
 {
 	struct od_controls *controls;
 	struct od_err err;
-	int rc = odm_chat_template_controls(template, json_array_size(t->tools) > 0, t->tokenizer, &controls, &err);
+	int rc = odm_chat_template_controls(t->chat, json_array_size(t->tools) > 0, t->tokenizer, &controls, &err);
 
+	*ids = NULL;
+	*n = 0;
 	if (rc == OD_OK)
-		rc = od_tokenizer_encode_mixed(t->tokenizer, r->text, r->len, &r->users, controls, &t->prompt,
-					       &t->n_prompt, &err);
+		rc = od_tokenizer_encode_mixed(t->tokenizer, r->text, r->len, &r->users, controls, ids, n, &err);
 	od_controls_free(controls);
 	if (rc != OD_OK)
 		return odm_api_fail(e, err.code == OD_ERR_NOMEM ? 503 : 400, "messages", err.code, "messages: %s",
 				    err.msg);
 	return OD_OK;
+}
+
+static void free_rendered(struct rendered *r)
+{
+	free(r->text);
+	od_text_spans_fini(&r->users);
+	*r = (struct rendered){ 0 };
+}
+
+int odm_turn_encode_with(struct odm_turn *t, const char *text, size_t len, int32_t **ids, size_t *n,
+			 struct odm_api_error *e)
+{
+	const struct rendered *r = &t->rendered;
+	struct rendered whole = { .len = r->len + len };
+	int rc = OD_OK;
+
+	*ids = NULL;
+	*n = 0;
+	whole.text = malloc(whole.len + 1);
+	if (whole.text == NULL)
+		return odm_no_memory(e);
+	memcpy(whole.text, r->text, r->len);
+	memcpy(whole.text + r->len, text, len);
+	for (size_t i = 0; rc == OD_OK && i < r->users.n; i++)
+		rc = od_text_spans_add(&whole.users, r->users.v[i].begin, r->users.v[i].end);
+	if (rc == OD_OK)
+		rc = od_text_spans_add(&whole.users, r->len, whole.len);
+	rc = rc == OD_OK ? encode(t, &whole, ids, n, e) : odm_no_memory(e);
+	free_rendered(&whole);
+	return rc;
 }
 
 /* ---- Tokens that mean something to the parser ---- */
@@ -504,7 +535,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 		 const struct turn_fields *q, struct odm_api_error *e)
 {
 	const struct odm_app *app = odm_app_of(x);
-	struct rendered r = { 0 };
+	struct rendered *r = &t->rendered;
 	int rc;
 
 	if (app->chat == NULL)
@@ -525,16 +556,14 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	t->one_call = !q->parallel_tool_calls;
 	t->opens_answer = q->add_generation_prompt && !q->continue_final_message;
 	t->n_calls = count_calls(q->messages);
-	rc = render(t, app, q, &r, e);
+	rc = render(t, app, q, r, e);
 	if (rc == OD_OK)
-		rc = encode(t, app->chat, &r, e);
+		rc = encode(t, r, &t->prompt, &t->n_prompt, e);
 	if (rc == OD_OK) {
-		t->in_thought = odm_chat_format_in_thought(t->format, r.text, r.len, &r.users);
+		t->in_thought = odm_chat_format_in_thought(t->format, r->text, r->len, &r->users);
 		odm_chat_format_marks(t->format, json_array_size(t->tools) > 0, show_mark, t);
 		odm_chat_format_ends(t->format, end_at, t);
 	}
-	free(r.text);
-	od_text_spans_fini(&r.users);
 	return rc;
 }
 
@@ -609,6 +638,7 @@ void odm_turn_free(struct odm_turn *t)
 	od_constraint_unref(t->constraint);
 	json_decref(t->request);
 	free(t->choice);
+	free_rendered(&t->rendered);
 	free(t->prompt);
 	json_decref(t->tools);
 	free(t);
@@ -617,6 +647,17 @@ void odm_turn_free(struct odm_turn *t)
 size_t odm_turn_prompt_tokens(const struct odm_turn *t)
 {
 	return t->n_prompt;
+}
+
+const int32_t *odm_turn_prompt(const struct odm_turn *t)
+{
+	return t->prompt;
+}
+
+const int32_t *odm_turn_ends(const struct odm_turn *t, size_t *n)
+{
+	*n = t->end.n;
+	return t->end.id;
 }
 
 /* ---- What the model writes ---- */
@@ -804,6 +845,7 @@ int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_gener
 {
 	int rc = odm_check_prompt_length(t->engine, t->n_prompt, t->chat != NULL ? "messages" : "prompt", e);
 
+	free_rendered(&t->rendered);
 	if (rc != OD_OK)
 		return rc;
 	if (g->max_tokens == 0)

@@ -111,27 +111,10 @@ static int add_text(struct completion *c, const struct odm_engine *engine, const
 
 static int add_ids(struct completion *c, const struct odm_engine *engine, const json_t *v, struct odm_api_error *e)
 {
-	const uint32_t vocab = od_pack_config(odm_engine_pack(engine))->vocab;
-	const size_t n = json_array_size(v);
+	size_t n;
 	int32_t *ids;
-	char found[64];
-	int rc = OD_OK;
+	int rc = odm_read_ids(engine, v, "prompt", &ids, &n, e);
 
-	if (n == 0)
-		return odm_api_fail(e, 400, "prompt", OD_ERR_FORMAT, "prompt: an array of token ids is empty");
-	ids = calloc(n, sizeof(*ids));
-	if (ids == NULL)
-		return odm_no_memory(e);
-	for (size_t i = 0; rc == OD_OK && i < n; i++) {
-		const json_t *id = json_array_get(v, i);
-
-		if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
-			rc = odm_api_fail(e, 400, "prompt", OD_ERR_RANGE,
-					  "prompt: token %zu: expected an integer from 0 to %u, found %s", i, vocab - 1,
-					  odm_json_describe(id, found, sizeof(found)));
-		else
-			ids[i] = (int32_t)json_integer_value(id);
-	}
 	if (rc == OD_OK)
 		rc = add_prompt(c, engine, NULL, 0, ids, n, e);
 	free(ids);

@@ -291,6 +291,35 @@ int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t 
 	return rc == OD_OK ? rc : odm_api_fail(e, rc == OD_ERR_NOMEM ? 503 : 400, param, rc, "%s: %s", param, err.msg);
 }
 
+int odm_read_ids(const struct odm_engine *engine, const json_t *array, const char *param, int32_t **ids, size_t *n,
+		 struct odm_api_error *e)
+{
+	const uint32_t vocab = od_pack_config(odm_engine_pack(engine))->vocab;
+	int32_t *read;
+	char found[64];
+
+	*ids = NULL;
+	*n = json_array_size(array);
+	if (*n == 0)
+		return odm_api_fail(e, 400, param, OD_ERR_FORMAT, "%s: an array of token ids is empty", param);
+	read = calloc(*n, sizeof(*read));
+	if (read == NULL)
+		return odm_no_memory(e);
+	for (size_t i = 0; i < *n; i++) {
+		const json_t *id = json_array_get(array, i);
+
+		if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab) {
+			free(read);
+			return odm_api_fail(e, 400, param, OD_ERR_RANGE,
+					    "%s: token %zu: expected an integer from 0 to %u, found %s", param, i,
+					    vocab - 1, odm_json_describe(id, found, sizeof(found)));
+		}
+		read[i] = (int32_t)json_integer_value(id);
+	}
+	*ids = read;
+	return OD_OK;
+}
+
 int odm_check_prompt_length(const struct odm_engine *engine, size_t n, const char *param, struct odm_api_error *e)
 {
 	const uint32_t ctx = odm_engine_ctx(engine);

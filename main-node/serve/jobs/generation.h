@@ -53,6 +53,9 @@ json_t *odm_usage_json(const struct odm_usage *u);
 /* Encodes a prompt's text, with the model's special tokens, as od-main --prompt does. */
 OD_MUST_CHECK int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t len, const char *param,
 				    int32_t **ids, size_t *n, struct odm_api_error *e);
+/* Reads an array of token ids, not empty. *ids: malloc'd, NULL unless OD_OK. */
+OD_MUST_CHECK int odm_read_ids(const struct odm_engine *engine, const json_t *array, const char *param, int32_t **ids,
+			       size_t *n, struct odm_api_error *e);
 /* Refuses a prompt of n tokens that is longer than the context. */
 OD_MUST_CHECK int odm_check_prompt_length(const struct odm_engine *engine, size_t n, const char *param,
 					  struct odm_api_error *e);
