@@ -18,6 +18,7 @@ BODIES = {
     "/api/chat": {"messages": [{"role": "user", "content": "Once upon"}], "options": {"num_predict": 6, "temperature": 0}, "stream": False},
     "/api/generate": {"prompt": "Once upon", "options": {"num_predict": 6, "temperature": 0}, "stream": False},
     "/api/show": {},
+    "/v1/choices": {"prompt": "Once upon", "choices": [" a", " the"]},
 }
 N_ALL = 5  # the first ones
 NONSENSE = 1e300  # no field takes it

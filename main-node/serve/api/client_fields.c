@@ -50,6 +50,10 @@ const struct odm_client_field odm_client_fields[] = {
 	/* Prompt and messages. */
 	DONE("model", REQUESTS | ODM_API_TOKENS | P | G | S, "checked only with `--model-name`"),
 	DONE("prompt", C, "text, token ids, or an array of either"),
+	DONE("prompt", ODM_API_CHOICES, "text or token ids, instead of `messages`"),
+	DONE("choices", ODM_API_CHOICES, "2 to 128 different texts"),
+	DONE("normalize", ODM_API_CHOICES, "`sum` (default) or `mean`"),
+	DONE("ends", ODM_API_CHOICES, "the text ends behind a choice: true for `messages`, else false"),
 	DONE("messages", H | M, NULL),
 	DONE("input", R, NULL),
 	DONE("instructions", R, NULL),
@@ -160,6 +164,10 @@ const struct odm_client_field odm_client_fields[] = {
 	IGNORED("stream_options", R | M, SAME_ANSWER),
 	DONE("logprobs", C | H, "a number of 0 to 20; in chats true or false"),
 	DONE("top_logprobs", H | R, "0 to 20"),
+	DONE("logprobs", ODM_API_CHOICES, "true or false"),
+	REFUSED("top_logprobs", ODM_API_CHOICES),
+	REFUSED("stream", ODM_API_CHOICES),
+	REFUSED("prompt_logprobs", ODM_API_CHOICES),
 	REFUSED("logprobs", R | M),
 	REFUSED("top_logprobs", M),
 	DONE("include", R, "`message.output_text.logprobs`; the others have nothing to give"),
@@ -364,12 +372,23 @@ static int apply(const struct odm_client_field *f, json_t *request, struct odm_a
 	return OD_OK;
 }
 
-static bool is_known(const char *name, unsigned api)
+static bool has_row(const char *name, unsigned api)
 {
 	for (const struct odm_client_field *f = odm_client_fields; f->name != NULL; f++)
 		if ((f->apis & api) != 0 && strcmp(f->name, name) == 0)
 			return true;
 	return false;
+}
+
+/* The API whose rows hold where an API has none of its own; 0: none. */
+static unsigned like(unsigned api)
+{
+	return api == ODM_API_CHOICES ? ODM_API_CHAT : 0;
+}
+
+static bool holds_for(const struct odm_client_field *f, unsigned api)
+{
+	return (f->apis & api) != 0 || ((f->apis & like(api)) != 0 && !has_row(f->name, api));
 }
 
 /* names that are remembered; further ones are not logged */
@@ -398,11 +417,11 @@ static int apply_all(json_t *request, enum odm_api_kind api, struct odm_api_erro
 	json_t *v;
 	int rc = OD_OK;
 
-	json_object_foreach(request, name, v) if (!is_known(name, (unsigned)api) && say_once(name))
+	json_object_foreach(request, name, v) if (!has_row(name, (unsigned)api | like((unsigned)api)) && say_once(name))
 		OD_LOG_EVENT(OD_LOG_INFO, "a field of requests is not known here and ignored; this is said once",
 			     od_log_text("field", name));
 	for (const struct odm_client_field *f = odm_client_fields; rc == OD_OK && f->name != NULL; f++)
-		if ((f->apis & (unsigned)api) != 0)
+		if (holds_for(f, (unsigned)api))
 			rc = apply(f, request, e);
 	return rc;
 }
