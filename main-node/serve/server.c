@@ -27,7 +27,7 @@
 #define LAST_WORDS_MS 2000 /* time to send the answers of requests that are cancelled at the end */
 #define CALL_MEMORY_CALLS 16384
 #define CALL_MEMORY_BYTES ((size_t)4 << 20)
-#define N_ENDPOINTS 20
+#define N_ENDPOINTS 21
 
 struct server {
 	const struct odm_serve_opts *opts;
@@ -228,7 +228,7 @@ static void list_endpoints(struct server *s)
 		odm_health_endpoint,	     odm_metrics_endpoint,	    odm_props_endpoint,
 		odm_slots_endpoint,	     odm_ollama_chat_endpoint,	    odm_ollama_generate_endpoint,
 		odm_ollama_tags_endpoint,    odm_ollama_ps_endpoint,	    odm_ollama_show_endpoint,
-		odm_ollama_version_endpoint, odm_choices_endpoint,
+		odm_ollama_version_endpoint, odm_choices_endpoint, odm_infill_endpoint,
 	};
 
 	memcpy(s->endpoint, all, sizeof(all));

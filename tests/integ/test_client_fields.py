@@ -37,7 +37,8 @@ def rows(title):
         part = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", f.read(), re.S | re.M).group(1)
     for name, apis, note in re.findall(r"^\| `([^`]+)` \| (.*?) \| (.*) \|$", part, re.M):
         for api in list(BODIES)[:N_ALL] if apis == "all" else re.findall(r"`([^`]+)`", apis):
-            yield name, api, note
+            if api in BODIES:  # /infill needs a model that fills in the middle: test_infill.py
+                yield name, api, note
 
 
 def send(api, body):

@@ -22,8 +22,8 @@ OD_MUST_CHECK int odm_api_begin(struct odm_exchange *x, enum odm_api_kind kind, 
 				const struct odm_engine **engine, struct odm_api_error *e);
 
 /* Each endpoint is defined in the file of its path: completion.c, chat_completion.c, responses.c, anthropic.c,
- * models.c, tokenize.c, props.c, ollama.c, ollama_models.c, refused.c, choice_scores.c. */
-extern const struct odm_endpoint odm_completions_endpoint, odm_chat_completions_endpoint;
+ * models.c, tokenize.c, props.c, ollama.c, ollama_models.c, refused.c, choice_scores.c, infill.c. */
+extern const struct odm_endpoint odm_completions_endpoint, odm_chat_completions_endpoint, odm_infill_endpoint;
 extern const struct odm_endpoint odm_responses_endpoint, odm_messages_endpoint, odm_count_tokens_endpoint;
 extern const struct odm_endpoint odm_choices_endpoint;
 extern const struct odm_endpoint odm_models_endpoint, odm_model_endpoint, odm_tokenize_endpoint,

@@ -54,6 +54,21 @@ const struct odm_client_field odm_client_fields[] = {
 	DONE("choices", ODM_API_CHOICES, "2 to 128 different texts"),
 	DONE("normalize", ODM_API_CHOICES, "`sum` (default) or `mean`"),
 	DONE("ends", ODM_API_CHOICES, "the text ends behind a choice: true for `messages`, else false"),
+	DONE("input_prefix", ODM_API_INFILL, "text before the gap"),
+	DONE("input_suffix", ODM_API_INFILL, "text behind the gap"),
+	DONE("input_extra", ODM_API_INFILL, "other files: an array of objects with `text` and `filename`"),
+	DONE("prompt", ODM_API_INFILL, "more text before the gap"),
+	DONE("return_tokens", ODM_API_INFILL, "the answer has `tokens`; a stream too, only then"),
+	UNLESS("n", ODM_API_INFILL, "1"),
+	UNLESS("best_of", ODM_API_INFILL, "1"),
+	REFUSED("echo", ODM_API_INFILL),
+	REFUSED("logprobs", ODM_API_INFILL),
+	REFUSED("prompt_logprobs", ODM_API_INFILL),
+	REFUSED("suffix", ODM_API_INFILL),
+	IGNORED("samplers", ODM_API_INFILL, "editors always send it; the order here is fixed"),
+	IGNORED("t_max_predict_ms", ODM_API_INFILL, "editors always send it; `n_predict` limits the text"),
+	IGNORED("n_indent", ODM_API_INFILL, "lines are as the model writes them"),
+	IGNORED("response_fields", ODM_API_INFILL, "the answer has all its fields"),
 	DONE("messages", H | M, NULL),
 	DONE("input", R, NULL),
 	DONE("instructions", R, NULL),
@@ -197,7 +212,7 @@ const struct odm_client_field odm_client_fields[] = {
 	ALIAS("ebnf", ALL, "guided_grammar"),
 	REFUSED("structural_tag", ALL),
 	REFUSED("format", ALL),
-	REFUSED("suffix", C),
+	DONE("suffix", C, "text; models that fill in the middle write what comes between"),
 	DONE("prompt_logprobs", C | H, "0 to 20, as vLLM's; not for streams"),
 	REFUSED("prompt_logprobs", R | M),
 	REFUSED("n_probs", ALL),
@@ -383,7 +398,7 @@ static bool has_row(const char *name, unsigned api)
 /* The API whose rows hold where an API has none of its own; 0: none. */
 static unsigned like(unsigned api)
 {
-	return api == ODM_API_CHOICES ? ODM_API_CHAT : 0;
+	return api == ODM_API_CHOICES ? ODM_API_CHAT : api == ODM_API_INFILL ? ODM_API_COMPLETIONS : 0;
 }
 
 static bool holds_for(const struct odm_client_field *f, unsigned api)

@@ -20,6 +20,7 @@ enum odm_api_kind {
 	ODM_API_OLLAMA_SHOW = 128,
 	ODM_API_OLLAMA_OPTIONS = 256, /* the object `options` of the first two, which is looked at with them */
 	ODM_API_CHOICES = 512, /* takes what ODM_API_CHAT takes, but for its own rows */
+	ODM_API_INFILL = 1024, /* takes what ODM_API_COMPLETIONS takes, but for its own rows */
 };
 
 enum odm_fate {

@@ -1,6 +1,7 @@
 /* /v1/completions: a text for each prompt (and for each of n), whole or as a stream of events. */
 #include "common/text/tok_decode.h"
 #include "main-node/serve/api/api.h"
+#include "main-node/serve/api/fim_prompt.h"
 #include "main-node/serve/api/output_form.h"
 #include "main-node/serve/jobs/reply.h"
 #include "main-node/serve/jobs/token_text.h"
@@ -16,6 +17,7 @@
 struct prompt {
 	char *text; /* needed for echo; else NULL */
 	size_t len;
+	size_t begin, end; /* tokens of that text: all of the prompt's, but with a suffix */
 };
 
 struct completion_choice {
@@ -23,14 +25,17 @@ struct completion_choice {
 	json_t *logprobs; /* kept until it is written; NULL: none */
 	json_t *prompt_logprobs; /* NULL: not asked for, or those of the prompt's first choice */
 	size_t offset; /* characters of the text before the next token */
+	size_t n_read; /* tokens of the prompt so far */
 };
 
 struct completion {
 	struct odm_reply reply; /* must be first (odm_reply_on_news) */
 	struct odm_generation g;
 	const struct od_tokenizer *tokenizer;
-	const json_t *prompt_given; /* valid only while preparing */
 	struct od_constraint *constraint; /* NULL: any text */
+	const json_t *prompt_given; /* valid only while preparing, as are the next two */
+	const char *suffix; /* "" is none */
+	struct odm_fim *fim; /* NULL: no suffix */
 	int64_t best_of, logprobs; /* -1: not asked for */
 	bool echo;
 	struct prompt prompt[ODM_MAX_CHOICES];
@@ -40,6 +45,7 @@ struct completion {
 
 static const struct odm_field fields[] = {
 	{ "prompt", ODM_FIELD_JSON, offsetof(struct completion, prompt_given), 0, 0, NULL },
+	{ "suffix", ODM_FIELD_STRING, offsetof(struct completion, suffix), 0, 0, NULL },
 	{ "echo", ODM_FIELD_BOOL, offsetof(struct completion, echo), 0, 0, NULL },
 	{ "best_of", ODM_FIELD_INT, offsetof(struct completion, best_of), 1, 128, NULL },
 	{ "logprobs", ODM_FIELD_INT, offsetof(struct completion, logprobs), 0, ODM_MAX_LOGPROBS, NULL },
@@ -62,6 +68,8 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 		req->prompt = ids;
 		req->n_prompt = n_ids;
 		req->constraint = c->constraint;
+		if (c->fim != NULL)
+			req->end = odm_fim_ends(c->fim, &req->n_ends);
 		if (c->logprobs > req->logprobs)
 			req->logprobs = (int)c->logprobs;
 		if (c->logprobs >= 0 && c->echo)
@@ -71,15 +79,12 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 	return rc;
 }
 
-static int add_prompt(struct completion *c, const struct odm_engine *engine, const char *text, size_t len,
-		      const int32_t *ids, size_t n_ids, struct odm_api_error *e)
+/* A prompt's text, or its tokens [n_ids] where it was given as these. */
+static int keep_text(struct completion *c, const struct odm_engine *engine, struct prompt *p, const char *text,
+		     size_t len, const int32_t *ids, size_t n_ids, struct odm_api_error *e)
 {
-	struct prompt *p = &c->prompt[c->n_prompts];
 	struct od_err err;
-	int rc = odm_check_prompt_length(engine, n_ids, "prompt", e);
 
-	if (rc != OD_OK)
-		return rc;
 	if (c->echo && text != NULL) {
 		p->text = malloc(len + 1);
 		if (p->text != NULL)
@@ -89,10 +94,50 @@ static int add_prompt(struct completion *c, const struct odm_engine *engine, con
 						  &err) != OD_OK) {
 		return odm_api_fail(e, 400, "prompt", err.code, "prompt: %s", err.msg);
 	}
-	if (c->echo && p->text == NULL)
-		return odm_no_memory(e);
+	return c->echo && p->text == NULL ? odm_no_memory(e) : OD_OK;
+}
+
+static int add_prompt(struct completion *c, const struct odm_engine *engine, const char *text, size_t len,
+		      const int32_t *ids, size_t n_ids, struct odm_api_error *e)
+{
+	struct prompt *p = &c->prompt[c->n_prompts];
+	int rc = odm_check_prompt_length(engine, n_ids, "prompt", e);
+
+	if (rc == OD_OK)
+		rc = keep_text(c, engine, p, text, len, ids, n_ids, e);
+	if (rc != OD_OK)
+		return rc;
+	p->end = n_ids;
 	c->n_prompts++;
 	return add_choices(c, ids, n_ids, e);
+}
+
+/* A prompt with the suffix: what comes between them is to be written. text: NULL: it was given as ids. */
+static int add_gap(struct completion *c, const struct odm_engine *engine, const char *text, size_t len,
+		   const int32_t *ids, size_t n_ids, struct odm_api_error *e)
+{
+	const struct odm_fim_parts parts = { .prefix = text,
+					     .prefix_len = len,
+					     .prefix_ids = ids,
+					     .n_prefix_ids = n_ids,
+					     .suffix = c->suffix,
+					     .suffix_len = strlen(c->suffix) };
+	struct prompt *p = &c->prompt[c->n_prompts];
+	struct odm_fim_prompt whole;
+	int rc = odm_fim_make(&whole, c->fim, &parts, e);
+
+	if (rc == OD_OK)
+		rc = odm_check_prompt_length(engine, whole.n, "prompt", e);
+	if (rc == OD_OK)
+		rc = keep_text(c, engine, p, text, len, ids, n_ids, e);
+	if (rc == OD_OK) {
+		p->begin = whole.begin;
+		p->end = whole.end;
+		c->n_prompts++;
+		rc = add_choices(c, whole.ids, whole.n, e);
+	}
+	odm_fim_prompt_fini(&whole);
+	return rc;
 }
 
 static int add_text(struct completion *c, const struct odm_engine *engine, const json_t *v, struct odm_api_error *e)
@@ -101,8 +146,11 @@ static int add_text(struct completion *c, const struct odm_engine *engine, const
 	const size_t len = json_string_length(v);
 	size_t n;
 	int32_t *ids;
-	int rc = odm_encode_prompt(engine, text, len, "prompt", &ids, &n, e);
+	int rc;
 
+	if (c->fim != NULL)
+		return add_gap(c, engine, text, len, NULL, 0, e);
+	rc = odm_encode_prompt(engine, text, len, "prompt", &ids, &n, e);
 	if (rc == OD_OK)
 		rc = add_prompt(c, engine, text, len, ids, n, e);
 	free(ids);
@@ -116,7 +164,7 @@ static int add_ids(struct completion *c, const struct odm_engine *engine, const 
 	int rc = odm_read_ids(engine, v, "prompt", &ids, &n, e);
 
 	if (rc == OD_OK)
-		rc = add_prompt(c, engine, NULL, 0, ids, n, e);
+		rc = (c->fim != NULL ? add_gap : add_prompt)(c, engine, NULL, 0, ids, n, e);
 	free(ids);
 	return rc;
 }
@@ -179,19 +227,28 @@ static void add_prompt_tokens(struct completion *c, struct completion_choice *t,
 	odm_prompt_logprobs_add(t->prompt_logprobs, c->tokenizer, r, n, (size_t)c->g.prompt_logprobs);
 }
 
-static void add_tokens(struct completion *c, struct completion_choice *t, const struct odm_token_list *l)
+static void add_logprobs(struct completion *c, struct completion_choice *t, const struct odm_token_record *r, size_t n)
 {
-	const size_t of_prompt = odm_prompt_records(l->record, l->n), first = c->echo ? 0 : of_prompt;
-	/* the engine writes at least one */
-	const size_t end = c->g.max_tokens == 0 ? of_prompt : l->n;
-
-	if (c->g.prompt_logprobs >= 0 && of_prompt > 0)
-		add_prompt_tokens(c, t, l->record, of_prompt);
-	if (c->logprobs < 0 || end <= first)
+	if (c->logprobs < 0 || n == 0)
 		return;
 	if (t->logprobs == NULL)
 		t->logprobs = odm_logprobs_new();
-	odm_logprobs_add(t->logprobs, c->tokenizer, l->record + first, end - first, (size_t)c->logprobs, &t->offset);
+	odm_logprobs_add(t->logprobs, c->tokenizer, r, n, (size_t)c->logprobs, &t->offset);
+}
+
+static void add_tokens(struct completion *c, size_t i, const struct odm_token_list *l)
+{
+	const struct prompt *p = &c->prompt[i / (size_t)c->g.n];
+	struct completion_choice *t = &c->choice[i];
+	const size_t of_prompt = odm_prompt_records(l->record, l->n);
+
+	if (c->g.prompt_logprobs >= 0 && of_prompt > 0)
+		add_prompt_tokens(c, t, l->record, of_prompt);
+	for (size_t k = 0; k < of_prompt && c->echo; k++, t->n_read++)
+		if (t->n_read >= p->begin && t->n_read < p->end)
+			add_logprobs(c, t, &l->record[k], 1);
+	if (c->g.max_tokens != 0) /* the engine writes at least one */
+		add_logprobs(c, t, l->record + of_prompt, l->n - of_prompt);
 }
 
 static bool on_news(void *arg, size_t i, const struct odm_news *news)
@@ -206,7 +263,7 @@ static bool on_news(void *arg, size_t i, const struct odm_news *news)
 		end->finish = ODM_FINISH_LENGTH;
 		end->n_tokens = 0;
 	}
-	add_tokens(c, t, &news->tokens);
+	add_tokens(c, i, &news->tokens);
 	if (!c->g.stream)
 		od_strbuf_append(&t->text, text, len);
 	else if (len > 0 || end->done || t->logprobs != NULL)
@@ -268,12 +325,17 @@ static int read_request(struct completion *c, struct odm_exchange *x, struct odm
 	if (rc == OD_OK && (c->echo || c->logprobs >= 0) && c->tokenizer == NULL)
 		rc = odm_api_fail(e, 400, c->echo ? "echo" : "logprobs", OD_ERR_UNSUPPORTED,
 				  "%s: the model has no tokenizer", c->echo ? "echo" : "logprobs");
+	if (rc == OD_OK && c->suffix != NULL && c->suffix[0] != '\0')
+		rc = odm_fim_new(&c->fim, c->tokenizer, "suffix", e);
 	if (rc == OD_OK)
 		rc = odm_choices_new(&c->reply.choices, x, e);
 	if (rc == OD_OK)
 		rc = add_prompts(c, engine, e);
+	odm_fim_free(c->fim);
 	json_decref(request);
 	c->prompt_given = NULL;
+	c->suffix = NULL;
+	c->fim = NULL;
 	c->reply.stream = c->g.stream;
 	c->reply.include_usage = c->g.include_usage;
 	return rc;
