@@ -7,7 +7,9 @@ import json
 import math
 import os
 
+import chat_scripts
 from cluster_util import TMP, pack, run_tests, test, tool
+from scripted_checkpoint import EOS, write_scripted
 from serve_util import Server, stop_servers
 
 atexit.register(stop_servers)
@@ -70,6 +72,10 @@ def check(o, prompt, texts, ends=(), mean=False):
     assert u["prompt_tokens"] == begin + sum(map(len, parts)) and u["completion_tokens"] == 0, (u, begin)
 
 
+def answer(o):
+    return o["choices"], o["best"]
+
+
 @test
 def they_are_those_of_completions():
     ids = ids_of(STORY)
@@ -119,13 +125,37 @@ def they_are_pytorchs():
 
 @test
 def messages_are_a_prompt():
-    path = os.path.join(TMP, "messages.json")
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump({"messages": USER, "add_generation_prompt": True}, f)
-    prompt = tool("od-main", "template", "--checkpoint", pack(), "--messages", path).stdout.removeprefix("<s>")
+    prompt = rendered(pack(), USER).removeprefix("<s>")
     o, want = ask(messages=USER, logprobs=True), ask(prompt=prompt, ends=True, logprobs=True)  # a chat's answer ends
     assert o["choices"] == want["choices"] and o["best"] == want["best"] and "end_logprob" in o["choices"][0]
     assert ask(messages=USER, ends=False)["choices"] == ask(prompt=prompt)["choices"]
+
+
+def rendered(checkpoint, messages):
+    path = os.path.join(TMP, "messages.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"messages": messages, "add_generation_prompt": True}, f)
+    return tool("od-main", "template", "--checkpoint", checkpoint, "--messages", path).stdout
+
+
+@test
+def a_choice_is_content_where_a_model_thinks():
+    """gpt-oss writes it in a channel of its own; others behind a thought."""
+    path, _ = chat_scripts.pack_of(next(c for c in chat_scripts.call_cases() if c.name.startswith("gpt_oss/")))
+    s = Server(pack_dir=path)
+    want = ask(s, prompt=rendered(path, USER) + "<|channel|>final<|message|>", choices=["yes", "no"], logprobs=True)
+    got = ask(s, messages=USER, choices=["yes", "no"], logprobs=True, ends=False)
+    assert answer(got) == answer(want) and got["usage"]["prompt_tokens"] == want["usage"]["prompt_tokens"]
+    template = next(c["template"] for name in ("chat_cases.json", "chat_cases-3.json") for c in chat_scripts.golden(name)["cases"]
+                    if c["family"] == "qwen3_5_moe")
+    path = os.path.join(TMP, "thinks")
+    write_scripted(path, template, {"user": "A thought.</think>An answer." + EOS}, ["</think>"], begin="", start=lambda _: "<think>")
+    tool("od-pack", path, path + ".pack", "--shadow", "none")
+    s = Server(pack_dir=path + ".pack")
+    status, _, o = s.ask("/v1/choices", {"messages": USER, "choices": ["yes", "no"]})
+    assert status == 400 and o["error"]["param"] == "messages" and "within a thought" in o["error"]["message"], o
+    prompt = rendered(path, USER) + "\n</think>\n\n"  # as the template writes a thought that is left out
+    assert answer(ask(s, messages=USER, choices=["yes", "no"], ends=False, enable_thinking=False)) == answer(ask(s, prompt=prompt, choices=["yes", "no"]))
 
 
 @test
@@ -135,10 +165,6 @@ def an_end_tells_a_choice_from_a_longer_one():
     assert short["logprob"] > long["logprob"]  # always: the longer one begins with it
     a, b = ask(choices=choices, ends=True)["choices"]
     assert a["logprob"] == short["logprob"] + a["end_logprob"] and b["logprob"] == long["logprob"] + b["end_logprob"]
-
-
-def answer(o):
-    return o["choices"], o["best"]
 
 
 @test

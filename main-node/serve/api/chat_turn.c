@@ -471,24 +471,37 @@ static void free_rendered(struct rendered *r)
 	*r = (struct rendered){ 0 };
 }
 
+/* The content of gpt-oss's answers is a message of its own, whose begin the model writes. */
+static const char *begin_of_content(const struct odm_turn *t)
+{
+	return t->format->harmony && t->opens_answer ? "<|channel|>final<|message|>" : "";
+}
+
 int odm_turn_encode_with(struct odm_turn *t, const char *text, size_t len, int32_t **ids, size_t *n,
 			 struct odm_api_error *e)
 {
 	const struct rendered *r = &t->rendered;
-	struct rendered whole = { .len = r->len + len };
+	const char *begin = begin_of_content(t);
+	const size_t own = r->len + strlen(begin); /* bytes before the text */
+	struct rendered whole = { .len = own + len };
 	int rc = OD_OK;
 
 	*ids = NULL;
 	*n = 0;
+	if (t->in_thought)
+		return odm_api_fail(e, 400, "messages", OD_ERR_UNSUPPORTED,
+				    "messages: the prompt ends within a thought, and an answer comes behind that; turn "
+				    "thinking off (enable_thinking), or give a prompt that contains the thought");
 	whole.text = malloc(whole.len + 1);
 	if (whole.text == NULL)
 		return odm_no_memory(e);
 	memcpy(whole.text, r->text, r->len);
-	memcpy(whole.text + r->len, text, len);
+	memcpy(whole.text + r->len, begin, own - r->len);
+	memcpy(whole.text + own, text, len);
 	for (size_t i = 0; rc == OD_OK && i < r->users.n; i++)
 		rc = od_text_spans_add(&whole.users, r->users.v[i].begin, r->users.v[i].end);
 	if (rc == OD_OK)
-		rc = od_text_spans_add(&whole.users, r->len, whole.len);
+		rc = od_text_spans_add(&whole.users, own, whole.len);
 	rc = rc == OD_OK ? encode(t, &whole, ids, n, e) : odm_no_memory(e);
 	free_rendered(&whole);
 	return rc;

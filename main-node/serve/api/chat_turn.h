@@ -40,8 +40,9 @@ void odm_turn_free(struct odm_turn *t); /* NULL ok */
 size_t odm_turn_prompt_tokens(const struct odm_turn *t);
 const int32_t *odm_turn_prompt(const struct odm_turn *t); /* [odm_turn_prompt_tokens] */
 const int32_t *odm_turn_ends(const struct odm_turn *t, size_t *n); /* [n] tokens that end an answer as EOS does */
-/* Before odm_turn_add: tokenises the prompt with a user's text behind it, as one text, so that words which cross the
- * border are what they would be. *ids: malloc'd, NULL unless OD_OK. */
+/* Before odm_turn_add: tokenises the prompt with an answer's content behind it, a user's text, as one text, so that
+ * words which cross the border are what they would be. *ids: malloc'd, NULL unless OD_OK. Refused where the prompt ends
+ * within a thought, as content comes behind that. */
 OD_MUST_CHECK int odm_turn_encode_with(struct odm_turn *t, const char *text, size_t len, int32_t **ids, size_t *n,
 				       struct odm_api_error *e);
 
