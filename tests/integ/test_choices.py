@@ -216,7 +216,7 @@ BAD = [({"choices": None}, "choices"), ({"choices": ["a"]}, "choices"), ({"choic
        ({"prompt": [[1]]}, "prompt"), ({"prompt": [1, 99999]}, "prompt"), ({"messages": USER}, "prompt"), ({"prompt": "king " * 3000}, "prompt"),
        ({"normalize": "max"}, "normalize"), ({"normalize": 1}, "normalize"), ({"ends": 1}, "ends"), ({"logprobs": 1}, "logprobs"),
        ({"stream": True}, "stream"), ({"top_logprobs": 2}, "top_logprobs"), ({"choices": ["a", "b\ud800"]}, None),
-       ({"prompt": None, "messages": []}, "messages"), ({"prompt": None, "messages": USER, "tools": 3}, "tools"), ({"guided_json": {"a": 1}}, "guided_json")]
+       ({"prompt": None, "messages": []}, "messages"), ({"prompt": None, "messages": USER, "tools": 3}, "tools"), ({"use_beam_search": True}, "use_beam_search")]
 
 
 @test

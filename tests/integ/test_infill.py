@@ -111,6 +111,8 @@ def infill_answers_as_llama_server():
     o = infill(stop=["zzz", "(a"])
     assert (o["content"], o["stop_type"], o["stopping_word"]) == (MIDDLE[:MIDDLE.index("(a")], "word", "(a")
     assert infill(stop="(a")["stopping_word"] == "(a"
+    o = infill(guided_choice=["return the", "x"])
+    assert (o["content"], o["stop_type"]) == ("return the", "eos"), o
     a, b = infill(input_prefix=PREFIX[:9], prompt=PREFIX[9:]), infill()  # the prompt is more of the prefix
     assert {**a, "tokens_cached": 0} == {**b, "tokens_cached": 0}
 
@@ -151,7 +153,7 @@ BAD = [({"input_prefix": None}, "input_prefix"), ({"input_prefix": 3}, "input_pr
        ({"input_suffix": []}, "input_suffix"), ({"prompt": 3}, "prompt"), ({"prompt": [1]}, "prompt"), ({"input_extra": "x"}, "input_extra"),
        ({"input_extra": ["x"]}, "input_extra[0].text"), ({"input_extra": [{"filename": "a"}]}, "input_extra[0].text"),
        ({"input_extra": [{"text": "a", "filename": 3}]}, "input_extra[0].filename"), ({"return_tokens": 1}, "return_tokens"),
-       ({"n": 2}, "n"), ({"echo": True}, "echo"), ({"logprobs": 1}, "logprobs"), ({"n_probs": 3}, "n_probs"), ({"grammar": "x"}, "grammar"),
+       ({"n": 2}, "n"), ({"echo": True}, "echo"), ({"logprobs": 1}, "logprobs"), ({"n_probs": 3}, "n_probs"), ({"grammar": "x"}, "grammar"), ({"use_beam_search": True}, "use_beam_search"),
        ({"temperature": "x"}, "temperature"), ({"input_prefix": "x" * 9000}, "input_prefix")]
 
 

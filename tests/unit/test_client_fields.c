@@ -218,7 +218,7 @@ static void write_page(struct od_strbuf *out)
 		"`client_fields.c`). A field that is in no list is ignored, and the log says so once. null is as good as nothing.\n"
 		"\"All\" are `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, `/v1/messages`, and `options`, the object of this\n"
 		"name in Ollama's `/api/chat` and `/api/generate`. `/v1/choices` is listed with what it does not take as\n"
-		"`/v1/chat/completions` does; fields about sampling and the answer's length change nothing there. `/infill` is listed with\n"
+		"`/v1/chat/completions` does; fields about sampling and the answer's form change nothing there. `/infill` is listed with\n"
 		"what it does not take as `/v1/completions` does.\n");
 	write_fate(out, "Done", "What values mean is in [ARCHITECTURE](ARCHITECTURE.md#serving).", ODM_FIELD_DONE,
 		   ODM_FIELD_ALIAS);

@@ -2,6 +2,7 @@
 #include "common/text/utf8_text.h"
 #include "main-node/serve/api/api.h"
 #include "main-node/serve/api/fim_prompt.h"
+#include "main-node/serve/api/output_form.h"
 #include "main-node/serve/jobs/reply.h"
 
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 struct infill {
 	struct odm_reply reply; /* must be first (odm_reply_on_start) */
 	struct odm_generation g;
+	struct od_constraint *constraint; /* NULL: any text */
 	json_t *stops; /* the stop strings as the request has them; NULL: none */
 	struct od_strbuf text;
 	json_t *tokens; /* ids that are not written yet; NULL: not asked for */
@@ -164,6 +166,7 @@ static int add_job(struct infill *f, const struct odm_engine *engine, const stru
 		spec.req.n_prompt = prompt.n;
 		spec.req.end = odm_fim_ends(fim, &spec.req.n_ends);
 		spec.req.logprobs = tokens ? 0 : -1;
+		spec.req.constraint = f->constraint;
 		rc = odm_choices_add(f->reply.choices, &spec, e);
 	}
 	odm_fim_prompt_fini(&prompt);
@@ -195,6 +198,19 @@ static int add_prompt(struct infill *f, const struct odm_engine *engine, const s
 	return rc;
 }
 
+static int read_form(struct infill *f, struct odm_exchange *x, const struct odm_engine *engine, const json_t *request,
+		     struct odm_api_error *e)
+{
+	struct odm_output_form form;
+	int rc = odm_output_form_read(&form, request, e);
+
+	if (rc == OD_OK && form.kind != ODM_OUTPUT_FREE)
+		rc = odm_constraints_get(odm_app_of(x)->constraints, &form, NULL, odm_app_of(x)->chat,
+					 odm_engine_tokenizer(engine), od_pack_config(odm_engine_pack(engine))->vocab,
+					 &f->constraint, e);
+	return rc;
+}
+
 static int read_request(struct infill *f, struct odm_exchange *x, struct odm_api_error *e)
 {
 	const struct odm_engine *engine;
@@ -208,6 +224,8 @@ static int read_request(struct infill *f, struct odm_exchange *x, struct odm_api
 		rc = odm_fields_read(fields, request, &a, e);
 	if (rc == OD_OK)
 		rc = check_fields(&a, e);
+	if (rc == OD_OK)
+		rc = read_form(f, x, engine, request, e);
 	if (rc == OD_OK)
 		rc = odm_choices_new(&f->reply.choices, x, e);
 	if (rc == OD_OK)
@@ -243,6 +261,7 @@ static void free_state(void *state)
 	odm_choices_free(f->reply.choices);
 	odm_generation_fini(&f->g);
 	od_strbuf_fini(&f->text);
+	od_constraint_unref(f->constraint);
 	json_decref(f->tokens);
 	json_decref(f->stops);
 	free(f);
