@@ -228,7 +228,7 @@ static void list_endpoints(struct server *s)
 		odm_health_endpoint,	     odm_metrics_endpoint,	    odm_props_endpoint,
 		odm_slots_endpoint,	     odm_ollama_chat_endpoint,	    odm_ollama_generate_endpoint,
 		odm_ollama_tags_endpoint,    odm_ollama_ps_endpoint,	    odm_ollama_show_endpoint,
-		odm_ollama_version_endpoint, odm_choices_endpoint, odm_infill_endpoint,
+		odm_ollama_version_endpoint, odm_choices_endpoint,	    odm_infill_endpoint,
 	};
 
 	memcpy(s->endpoint, all, sizeof(all));

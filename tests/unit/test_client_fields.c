@@ -21,10 +21,14 @@ static const struct {
 	enum odm_api_kind kind;
 	const char *name;
 } apis[] = {
-	{ ODM_API_COMPLETIONS, "/v1/completions" }, { ODM_API_CHAT, "/v1/chat/completions" },
-	{ ODM_API_RESPONSES, "/v1/responses" },	    { ODM_API_MESSAGES, "/v1/messages" },
-	{ ODM_API_OLLAMA_OPTIONS, "options" },	    { ODM_API_TOKENS, "/tokenize" },
-	{ ODM_API_OLLAMA_CHAT, "/api/chat" },	    { ODM_API_OLLAMA_GENERATE, "/api/generate" },
+	{ ODM_API_COMPLETIONS, "/v1/completions" },
+	{ ODM_API_CHAT, "/v1/chat/completions" },
+	{ ODM_API_RESPONSES, "/v1/responses" },
+	{ ODM_API_MESSAGES, "/v1/messages" },
+	{ ODM_API_OLLAMA_OPTIONS, "options" },
+	{ ODM_API_TOKENS, "/tokenize" },
+	{ ODM_API_OLLAMA_CHAT, "/api/chat" },
+	{ ODM_API_OLLAMA_GENERATE, "/api/generate" },
 	{ ODM_API_OLLAMA_SHOW, "/api/show" },
 	{ ODM_API_CHOICES, "/v1/choices" },
 	{ ODM_API_INFILL, "/infill" },
