@@ -13,7 +13,7 @@ libodm_SRCS += $(addprefix main-node/engine/prefix/,marks.c prefix_cache.c prefi
 libodm_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 libodm_SRCS += $(addprefix main-node/node/,engine_args.c host_keys.c local_nodes.c main_node.c main_opts.c node_keys.c)
 libodm_SRCS += $(addprefix main-node/chat/,answer.c answer_grammar.c answer_harmony.c answer_print.c answer_space.c call_args.c \
-	call_reader.c call_schema.c call_stream.c chat_format.c chat_messages.c chat_order.c chat_probe.c \
+	call_reader.c call_schema.c call_stream.c chat_forks.c chat_format.c chat_messages.c chat_order.c chat_probe.c \
 	chat_template.c first_time.c gemma_args.c json_text.c part_text.c)
 libodm_SRCS += $(addprefix main-node/serve/,server.c)
 libodm_SRCS += $(addprefix main-node/serve/http/,access_log.c api_error.c connections.c exchange.c http.c http_guard.c \

@@ -127,7 +127,7 @@ void od_seq_state_share(struct od_seq_state *s, const struct od_seq_state *from,
 /* Queues that its fixed state, with a text as long as it is now, becomes that of a snapshot. */
 void od_seq_state_load(struct od_seq_state *s, uint32_t snapshot);
 
-#define OD_MAX_MARKS 4
+#define OD_MAX_MARKS 8
 /* A step that passes this length also writes the fixed state there to the snapshot, which is then that of these tokens
  * if the step commits them. In order of length, above the committed one. Before the step begins. */
 void od_seq_state_mark(struct od_seq_state *s, uint32_t length, uint32_t snapshot);

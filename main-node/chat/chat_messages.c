@@ -665,6 +665,7 @@ static int read_messages(struct build *b, const json_t *messages)
 	{
 		json_t *message = json_is_object(given) ? od_json_copy(given) : NULL;
 
+		json_object_del(message, ODM_LAST_PART);
 		if (!json_is_object(given))
 			rc = od_fail(b->err, OD_ERR_FORMAT, "messages[%zu]: expected an object", i);
 		else

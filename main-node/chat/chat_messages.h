@@ -48,6 +48,10 @@ struct odm_context {
 	unsigned changed; /* enum odm_need: changes of the order so far */
 };
 
+/* This field of a user's message counts the bytes of its content before the last of several parts that a client sent
+ * apart. No template sees it. */
+#define ODM_LAST_PART "od_last_part"
+
 /* An error names the field: OD_ERR_FORMAT (wrong type). *out is empty unless OD_OK. */
 OD_MUST_CHECK int odm_context_build(struct odm_context *out, const json_t *messages,
 				    const struct odm_chat_format *format, struct od_err *err);

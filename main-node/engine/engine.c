@@ -114,6 +114,11 @@ uint32_t odm_engine_parallel(const struct odm_engine *e)
 	return (uint32_t)e->model->opts.parallel;
 }
 
+bool odm_engine_wants_forks(const struct odm_engine *e)
+{
+	return e->model->reuse.snapshots != NULL;
+}
+
 enum od_form odm_engine_form(const struct odm_engine *e)
 {
 	return e->model->form;

@@ -89,6 +89,7 @@ uint32_t odm_engine_ctx(const struct odm_engine *e);
 uint32_t odm_engine_parallel(const struct odm_engine *e); /* limit of texts generated at once */
 uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* limit of the KV cache of all texts */
 enum od_form odm_engine_form(const struct odm_engine *e); /* resident experts' form */
+bool odm_engine_wants_forks(const struct odm_engine *e); /* odm_request.fork is of use */
 const struct od_device *odm_engine_device(const struct odm_engine *e); /* to query its properties */
 /* Any thread: OD_OK, or why a step would have to wait for a worker that is not there. */
 OD_MUST_CHECK int odm_engine_ready(const struct odm_engine *e, struct od_err *why);
@@ -156,6 +157,8 @@ struct odm_drafter {
 	void *arg;
 };
 
+#define ODM_MAX_FORKS 3
+
 struct odm_request {
 	const int32_t *prompt; /* [n_prompt], BOS included */
 	size_t n_prompt;
@@ -176,6 +179,10 @@ struct odm_request {
 	size_t n_stop_tokens;
 	const int32_t *shown; /* [n_shown] special tokens whose text is part of the text; others are left out */
 	size_t n_shown;
+	/* [n_forks], at most ODM_MAX_FORKS, ascending: lengths of the prompt at which others are likely to part from
+	 * it, for models with fixed state (odm_engine_wants_forks) */
+	const size_t *fork;
+	size_t n_forks;
 	/* for observer.token: -1: none; 0 to ODM_MAX_LOGPROBS: the token's own and that many of the best */
 	int logprobs;
 	/* observer.token sees the prompt's tokens too, from this one on (0: all of them). Rows whose logits are needed

@@ -178,8 +178,13 @@ int odm_reuse_begin(const struct odm_reuse *u, struct odm_sequence *q, const str
 		    struct od_err *err)
 {
 	const uint32_t shown = odm_sequence_shows_from(q);
+	const struct odm_marks_plan plan = { .n_prefill = (uint32_t)q->n_prefill,
+					     .begin = r->n * OD_KV_PAGE,
+					     .known = r->known * OD_KV_PAGE,
+					     .fork = q->req.fork,
+					     .n_forks = q->req.n_forks };
 
-	odm_marks_plan(&q->marks, (uint32_t)q->n_prefill, r->n * OD_KV_PAGE, r->known * OD_KV_PAGE);
+	odm_marks_plan(&q->marks, &plan);
 	/* Texts that are asked about behind one prefix share what is before it. */
 	if (shown < q->n_prefill && shown / OD_KV_PAGE > r->n)
 		(void)odm_marks_want(&q->marks, shown / OD_KV_PAGE * OD_KV_PAGE);
@@ -262,7 +267,8 @@ static void take_snapshot_read(const struct odm_reuse *u, struct odm_sequence *q
 	/* The state is loaded before the snapshot is the cache's: if the page has one, this one is given back. */
 	od_seq_state_load(q->state, snapshot);
 	q->restore_snapshot = ODM_NO_SNAPSHOT;
-	if (odm_snapshots_keep(u->snapshots, snapshot, add_pages(u, q, q->restore_end), q->id))
+	if (odm_snapshots_keep(u->snapshots, snapshot, add_pages(u, q, q->restore_end), q->id,
+			       q->restore_end * OD_KV_PAGE))
 		odm_snapshots_use(u->snapshots, snapshot);
 }
 
@@ -321,11 +327,50 @@ void odm_reuse_step(const struct odm_reuse *u, struct odm_sequence *q, uint32_t 
 		odm_marks_begin(&q->marks, u->snapshots, q->state, q->id, end, q->phase == ODM_IN_DECODE);
 }
 
+/* Values the snapshots of the text's first n pages, which are in u->page. The last one, those at its forks, and those
+ * from which several texts began save what lies between them. The text has passed the others. */
+static void value_path(const struct odm_reuse *u, const struct odm_sequence *q, uint32_t n)
+{
+	uint32_t wanted = ODM_NO_SNAPSHOT, wanted_end = 0, passed = ODM_NO_SNAPSHOT, passed_end = 0;
+	size_t n_forks = q->req.n_forks;
+
+	for (uint32_t i = n; i > 0; i--) {
+		const uint32_t s = odm_snapshots_of(u->snapshots, u->page[i - 1]), end = i * OD_KV_PAGE;
+		bool is_wanted = i == n;
+
+		if (s == ODM_NO_SNAPSHOT)
+			continue;
+		for (; n_forks > 0 && q->req.fork[n_forks - 1] >= end; n_forks--)
+			is_wanted = true;
+		if (passed != ODM_NO_SNAPSHOT)
+			odm_snapshots_pass(u->snapshots, passed, passed_end - end);
+		passed = ODM_NO_SNAPSHOT;
+		if (!is_wanted && odm_snapshots_uses(u->snapshots, s) < 2) {
+			passed = s;
+			passed_end = end;
+			continue;
+		}
+		if (wanted != ODM_NO_SNAPSHOT)
+			odm_snapshots_value(u->snapshots, wanted, wanted_end - end);
+		wanted = s;
+		wanted_end = end;
+	}
+	if (passed != ODM_NO_SNAPSHOT)
+		odm_snapshots_pass(u->snapshots, passed, passed_end);
+	if (wanted != ODM_NO_SNAPSHOT)
+		odm_snapshots_value(u->snapshots, wanted, wanted_end);
+}
+
 static void keep_snapshot(const struct odm_reuse *u, struct odm_sequence *q, uint32_t length, uint32_t snapshot)
 {
-	const uint32_t page = add_pages(u, q, length / OD_KV_PAGE);
+	const uint32_t page = add_pages(u, q, length / OD_KV_PAGE), n_prefill = (uint32_t)q->n_prefill;
+	const bool is_new = odm_snapshots_keep(
+		u->snapshots, snapshot, page, q->id,
+		length - (length > n_prefill ? n_prefill / OD_KV_PAGE * OD_KV_PAGE : q->marks.begin));
 
-	if (!odm_snapshots_keep(u->snapshots, snapshot, page, q->id) || length <= q->n_prefill)
+	if (length == q->marks.last)
+		value_path(u, q, length / OD_KV_PAGE);
+	if (!is_new || length <= n_prefill)
 		return;
 	/* The answer's older snapshot goes when a newer one is kept: a next turn begins behind the newer one. */
 	if (q->marks.answer != ODM_NO_PAGE)

@@ -29,9 +29,9 @@ static const struct request_row rows[] = {
 	{ ASK(", 'system': 'x-anthropic-billing-header: a'"), SAID(USER) },
 	{ ASK(", 'system': null"), SAID(USER) },
 	{ SAY("{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]}"),
-	  SAID("{'role': 'user', 'content': 'a\\nb'}") },
+	  SAID("{'role': 'user', 'content': 'a\\nb', 'od_last_part': 2}") },
 	{ SAY(USER ", {'role': 'user', 'content': 'v'}, {'role': 'system', 'content': 's'}, " USER),
-	  SAID("{'role': 'user', 'content': 'u\\nv'}, {'role': 'system', 'content': 's'}, " USER) },
+	  SAID("{'role': 'user', 'content': 'u\\nv', 'od_last_part': 2}, {'role': 'system', 'content': 's'}, " USER) },
 	{ SAY(USER ", {'role': 'assistant', 'content': 'a'}, " USER),
 	  SAID(USER ", {'role': 'assistant', 'content': 'a'}, " USER) },
 	/* A text to go on with; without one there is nothing. */
@@ -68,7 +68,7 @@ static const struct request_row rows[] = {
 	      "'search_result', 'source': 's', 'title': 't', 'content': [{'type': 'text', 'text': 'found'}]}, {'type': 'container_upload', "
 	      "'file_id': 'f'}]}"),
 	  SAID("{'role': 'user', 'content': '[an image that this model cannot see]\\n[a file that this model cannot read: T]\\nW\\nwords\\n[a "
-	       "file that this model cannot read]\\nc\\nt\\ns\\nfound\\n[a file that this model cannot read]'}") },
+	       "file that this model cannot read]\\nc\\nt\\ns\\nfound\\n[a file that this model cannot read]', 'od_last_part': 135}") },
 	{ SAY("{'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't', 'content': [{'type': 'image', 'source': {}}, {'type': "
 	      "'tool_reference', 'tool_name': 'f'}, {'type': 'text', 'text': 'a'}]}]}"),
 	  SAID("{'role': 'tool', 'tool_call_id': 't', 'content': '[an image that this model cannot see]\\nf\\na'}") },

@@ -60,11 +60,11 @@ static const struct request_row rows[] = {
 	  SAID("{'role': 'user', 'content': ''}, {'role': 'assistant', 'content': ''}, {'role': 'tool', 'tool_call_id': 'c', 'content': "
 	       "''}") },
 	{ ITEMS("{'type': null, 'role': 'user', 'content': ['a', {'text': 'b'}]}"),
-	  SAID("{'role': 'user', 'content': 'a\\nb'}") },
+	  SAID("{'role': 'user', 'content': 'a\\nb', 'od_last_part': 2}") },
 	{ ITEMS("{'role': 'user', 'content': [{'type': 'input_text', 'text': 'a'}, {'type': 'input_image', 'image_url': 'x'}, {'type': "
 		"'input_file', 'filename': 'n.pdf', 'file_data': 'x'}, {'type': 'input_audio', 'input_audio': {}}, {'type': 'part_from_tomorrow'}]}"),
 	  SAID("{'role': 'user', 'content': 'a\\n[an image that this model cannot see]\\n[a file that this model cannot read: n.pdf]\\n[a "
-	       "recording that this model cannot hear]\\n[something of type part_from_tomorrow that this model cannot read]'}") },
+	       "recording that this model cannot hear]\\n[something of type part_from_tomorrow that this model cannot read]', 'od_last_part': 126}") },
 	{ ITEMS("{'type': 'function_call_output', 'call_id': 'c', 'output': [{'type': 'input_image', 'image_url': 'x'}]}"),
 	  SAID("{'role': 'tool', 'tool_call_id': 'c', 'content': '[an image that this model cannot see]'}") },
 	/* Tools. */

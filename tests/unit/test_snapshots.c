@@ -1,4 +1,4 @@
-/* The table of snapshots against a list of what was kept: the least recently used one goes, and only when there is no
+/* The table of snapshots against a list of what was kept: the one that is worth least goes, and only when there is no
  * room; what a page has is what was written for it last, until the page goes. */
 #include <string.h>
 
@@ -18,10 +18,12 @@ struct world {
 	struct {
 		enum { FREE, TAKEN, KEPT } is;
 		uint32_t page;
-		uint64_t text, used;
+		uint64_t text, used, tokens, worth;
+		bool passed;
 	} snapshot[N];
-	uint64_t clock, written, hits, dropped;
+	uint64_t clock, floor, written, hits, dropped;
 	bool superseded; /* evictions now are not for lack of room */
+	bool taking;
 	uint32_t gone; /* the last one that was dropped */
 };
 
@@ -33,6 +35,8 @@ static void on_drop(void *arg, uint32_t snapshot)
 	w->snapshot[snapshot].is = FREE;
 	w->gone = snapshot;
 	w->dropped += !w->superseded;
+	if (w->taking && !w->superseded)
+		w->floor = w->snapshot[snapshot].worth;
 }
 
 static void open_world(struct world *w)
@@ -51,14 +55,25 @@ static uint32_t of_page(const struct world *w, uint32_t page)
 	return NONE;
 }
 
-static uint32_t oldest(const struct world *w)
+/* The one that was used longest ago, if several are worth the same. */
+static uint32_t worth_least(const struct world *w)
 {
-	uint32_t old = NONE;
+	uint32_t least = NONE;
 
 	for (uint32_t i = 0; i < N; i++)
-		if (w->snapshot[i].is == KEPT && (old == NONE || w->snapshot[i].used < w->snapshot[old].used))
-			old = i;
-	return old;
+		if (w->snapshot[i].is == KEPT && (least == NONE || w->snapshot[i].worth < w->snapshot[least].worth ||
+						  (w->snapshot[i].worth == w->snapshot[least].worth &&
+						   w->snapshot[i].used < w->snapshot[least].used)))
+			least = i;
+	return least;
+}
+
+static void touch(struct world *w, uint32_t i, uint64_t tokens, bool passed)
+{
+	w->snapshot[i].tokens = tokens;
+	w->snapshot[i].worth = w->floor + tokens;
+	w->snapshot[i].used = ++w->clock;
+	w->snapshot[i].passed = passed;
 }
 
 static void check(const struct world *w)
@@ -77,7 +92,7 @@ static void check(const struct world *w)
 	assert_int_equal(c.dropped, w->dropped);
 }
 
-/* A free one, else the text's own old one, else the oldest. */
+/* A free one, else the text's own old one, else the one that is worth least. */
 static uint32_t take(struct world *w, uint32_t old, uint64_t text)
 {
 	const uint32_t own = old < PAGES ? of_page(w, old) : NONE;
@@ -88,10 +103,12 @@ static uint32_t take(struct world *w, uint32_t old, uint64_t text)
 		is_free = is_free || w->snapshot[i].is == FREE;
 	if (!is_free) {
 		w->superseded = own != NONE && w->snapshot[own].text == text;
-		expected = w->superseded ? own : oldest(w);
+		expected = w->superseded ? own : worth_least(w);
 	}
 	w->gone = NONE;
+	w->taking = true;
 	got = odm_snapshots_take(w->s, old, text);
+	w->taking = false;
 	w->superseded = false;
 	if (is_free)
 		assert_true(got < N && w->snapshot[got].is == FREE && w->gone == NONE);
@@ -104,40 +121,58 @@ static uint32_t take(struct world *w, uint32_t old, uint64_t text)
 	return got;
 }
 
-static void keep(struct world *w, uint32_t snapshot, uint32_t page, uint64_t text)
+static void keep(struct world *w, uint32_t snapshot, uint32_t page, uint64_t text, uint32_t tokens)
 {
 	const bool is_new = of_page(w, page) == NONE;
 
-	assert_int_equal(odm_snapshots_keep(w->s, snapshot, page, text), is_new);
+	assert_int_equal(odm_snapshots_keep(w->s, snapshot, page, text, tokens), is_new);
 	w->written++;
 	w->snapshot[snapshot].is = is_new ? KEPT : FREE;
 	w->snapshot[snapshot].page = page;
 	w->snapshot[snapshot].text = text;
-	w->snapshot[snapshot].used = ++w->clock;
+	touch(w, snapshot, tokens, false);
+}
+
+static void use(struct world *w, uint32_t i)
+{
+	odm_snapshots_use(w->s, i);
+	touch(w, i, w->snapshot[i].tokens, false);
+	w->hits++;
+}
+
+/* It is worth tokens, or an eighth of them if its text has gone on. */
+static void value(struct world *w, uint32_t i, uint32_t tokens, bool pass)
+{
+	(pass ? odm_snapshots_pass : odm_snapshots_value)(w->s, i, tokens);
+	if (!pass || !w->snapshot[i].passed)
+		touch(w, i, pass ? tokens / 8 : tokens, pass);
 }
 
 static void act(struct world *w)
 {
 	const uint32_t page = (uint32_t)random_below(&seed, PAGES), i = (uint32_t)random_below(&seed, N);
+	const uint32_t tokens = (uint32_t)random_below(&seed, 50);
 	const uint64_t text = random_below(&seed, 4);
 
-	switch (random_below(&seed, 7)) {
+	switch (random_below(&seed, 8)) {
 	case 0:
 	case 1: (void)take(w, random_below(&seed, 2) ? page : ODM_NO_PAGE, text); break;
 	case 2:
 	case 3:
 		if (w->snapshot[i].is == TAKEN)
-			keep(w, i, page, text);
+			keep(w, i, page, text, tokens);
 		break;
 	case 4:
 		if (w->snapshot[i].is == TAKEN) {
 			odm_snapshots_give_back(w->s, i);
 			w->snapshot[i].is = FREE;
 		} else if (w->snapshot[i].is == KEPT) {
-			odm_snapshots_use(w->s, i);
-			w->snapshot[i].used = ++w->clock;
-			w->hits++;
+			use(w, i);
 		}
+		break;
+	case 6:
+		if (w->snapshot[i].is == KEPT)
+			value(w, i, tokens, random_below(&seed, 2));
 		break;
 	case 5: odm_snapshots_drop(w->s, page); break;
 	default:
@@ -164,7 +199,7 @@ static void test_random(void **state)
 	odm_snapshots_free(w.s);
 }
 
-/* In order of use, by hand. */
+/* In order of use, by hand: all are worth the same. */
 static void test_oldest_goes(void **state)
 {
 	struct world w;
@@ -172,17 +207,15 @@ static void test_oldest_goes(void **state)
 	(void)state;
 	open_world(&w);
 	for (uint32_t i = 0; i < N; i++)
-		keep(&w, take(&w, ODM_NO_PAGE, 1), i, 1);
-	odm_snapshots_use(w.s, odm_snapshots_of(w.s, 0)); /* now that of page 1 is the oldest */
-	w.snapshot[of_page(&w, 0)].used = ++w.clock;
-	w.hits++;
-	keep(&w, take(&w, ODM_NO_PAGE, 1), 7, 1);
+		keep(&w, take(&w, ODM_NO_PAGE, 1), i, 1, 7);
+	use(&w, odm_snapshots_of(w.s, 0)); /* now that of page 1 is the oldest */
+	keep(&w, take(&w, ODM_NO_PAGE, 1), 7, 1, 7);
 	assert_int_equal(odm_snapshots_of(w.s, 1), NONE);
 	assert_true(odm_snapshots_of(w.s, 0) != NONE);
-	keep(&w, take(&w, 4, 1), 8, 1); /* this text's own, though it is not the oldest */
+	keep(&w, take(&w, 4, 1), 8, 1, 7); /* this text's own, though it is not the oldest */
 	assert_int_equal(odm_snapshots_of(w.s, 4), NONE);
 	assert_true(odm_snapshots_of(w.s, 2) != NONE);
-	keep(&w, take(&w, 8, 2), 9, 2); /* another text's is not taken */
+	keep(&w, take(&w, 8, 2), 9, 2, 7); /* another text's is not taken */
 	assert_int_equal(odm_snapshots_of(w.s, 2), NONE);
 	assert_true(odm_snapshots_of(w.s, 8) != NONE);
 	odm_snapshots_forget(w.s, 8, 2);
@@ -191,6 +224,32 @@ static void test_oldest_goes(void **state)
 	odm_snapshots_forget_all(w.s, 1);
 	w.superseded = false;
 	assert_true(odm_snapshots_of(w.s, 9) != NONE);
+	check(&w);
+	odm_snapshots_free(w.s);
+}
+
+/* The snapshot that saves most stays, until so much else has gone that it is as old as that. */
+static void test_worth(void **state)
+{
+	struct world w;
+	uint32_t page = N;
+
+	(void)state;
+	open_world(&w);
+	for (uint32_t i = 0; i < N; i++)
+		keep(&w, take(&w, ODM_NO_PAGE, 1), i, 1, i == 0 ? 100 : 40);
+	value(&w, odm_snapshots_of(w.s, N - 1), 40, true); /* the newest is worth 5 */
+	keep(&w, take(&w, ODM_NO_PAGE, 1), page++, 1, 40);
+	assert_int_equal(odm_snapshots_of(w.s, N - 1), NONE);
+	for (uint32_t i = 1; i < N - 1; i++) { /* to 40, of which the floor is then */
+		keep(&w, take(&w, ODM_NO_PAGE, 1), page++, 1, 40);
+		assert_int_equal(odm_snapshots_of(w.s, i), NONE);
+	}
+	assert_true(odm_snapshots_of(w.s, 0) != NONE); /* 100 */
+	for (uint32_t i = 0; odm_snapshots_of(w.s, 0) != NONE; i++) {
+		assert_true(i < 2 * N);
+		keep(&w, take(&w, ODM_NO_PAGE, 1), 1 + i % (N - 1), 1, 40);
+	}
 	check(&w);
 	odm_snapshots_free(w.s);
 }
@@ -217,6 +276,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_oldest_goes),
+		cmocka_unit_test(test_worth),
 		cmocka_unit_test(test_all_taken),
 	};
 

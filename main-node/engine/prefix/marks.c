@@ -20,17 +20,23 @@ static bool add_wanted(struct odm_marks *m, uint32_t length)
 	return true;
 }
 
-void odm_marks_plan(struct odm_marks *m, uint32_t n_prefill, uint32_t begin, uint32_t known)
+void odm_marks_plan(struct odm_marks *m, const struct odm_marks_plan *p)
 {
-	const uint32_t last = n_prefill / OD_KV_PAGE * OD_KV_PAGE;
+	const uint32_t last = p->n_prefill / OD_KV_PAGE * OD_KV_PAGE;
 
-	*m = (struct odm_marks){ .begin = begin, .end = begin, .answer = ODM_NO_PAGE };
-	if (last > begin)
-		(void)add_wanted(m, last);
-	if (n_prefill - last <= NEAR_END && last > begin + OD_KV_PAGE)
+	*m = (struct odm_marks){ .begin = p->begin, .end = p->begin, .answer = ODM_NO_PAGE };
+	if (last > p->begin && add_wanted(m, last))
+		m->last = last;
+	if (p->n_prefill - last <= NEAR_END && last > p->begin + OD_KV_PAGE)
 		(void)add_wanted(m, last - OD_KV_PAGE);
-	if (known > begin && known < last)
-		(void)add_wanted(m, known);
+	if (p->known > p->begin && p->known < last)
+		(void)add_wanted(m, p->known);
+	for (size_t i = 0; i < p->n_forks; i++) {
+		const size_t fork = p->fork[i] / OD_KV_PAGE * OD_KV_PAGE;
+
+		if (fork > p->begin && fork < last)
+			(void)add_wanted(m, (uint32_t)fork);
+	}
 }
 
 bool odm_marks_want(struct odm_marks *m, uint32_t length)

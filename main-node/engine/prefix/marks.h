@@ -6,6 +6,7 @@
  *   computed, and a chat template may write the end of a prompt in another way in the next turn.
  * - The page at which the prompt parts from what other texts began with.
  * - The page before the first token whose log probability is wanted, if only those behind it are.
+ * - The pages at its forks: where others are likely to part from it (odm_request.forks).
  * - The last whole page of its answer so far, for a next turn that repeats the answer.
  *
  * A step writes a snapshot on its way, however its rows are cut; it is kept if the step commits these rows.
@@ -20,6 +21,7 @@
 
 struct odm_marks {
 	uint32_t wanted[ODM_MAX_WANTED], n_wanted; /* lengths in prefill, in order */
+	uint32_t last; /* the one of the prompt's last whole page; 0: none */
 	uint32_t begin; /* rows up to here were there already */
 	uint32_t end; /* rows up to here are computed, or in a step */
 	struct {
@@ -29,9 +31,15 @@ struct odm_marks {
 	uint32_t answer; /* page whose snapshot is the newest one of the answer; ODM_NO_PAGE */
 };
 
-/* A text is admitted with `begin` tokens of the n_prefill that it computes first; other texts begin with the first
- * `known` ones. */
-void odm_marks_plan(struct odm_marks *m, uint32_t n_prefill, uint32_t begin, uint32_t known);
+/* A text, when it is admitted. */
+struct odm_marks_plan {
+	uint32_t n_prefill; /* tokens that it computes first */
+	uint32_t begin; /* tokens that are there */
+	uint32_t known; /* tokens that other texts begin with */
+	const size_t *fork; /* [n_forks], lengths */
+	size_t n_forks;
+};
+void odm_marks_plan(struct odm_marks *m, const struct odm_marks_plan *p);
 /* Another text could begin at this length, if a snapshot were taken. False: it is too late for that, or there are
  * enough. */
 bool odm_marks_want(struct odm_marks *m, uint32_t length);

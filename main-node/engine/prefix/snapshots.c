@@ -6,18 +6,24 @@
 #include <stdlib.h>
 
 #define NONE UINT32_MAX
+/* One in so many texts, or fewer, goes on from an earlier turn than the last one. */
+#define PASSED_DIVISOR 8
 
-/* Free ones, and kept ones, are each in a list. */
 struct entry {
 	uint32_t page; /* NONE: it is free, or being written */
+	uint32_t next_free;
 	uint64_t text; /* writer of the snapshot */
-	uint32_t newer, older; /* kept ones in the order of use; older of a free one: the next free one */
+	uint32_t tokens, uses;
+	bool passed;
+	uint64_t worth, used; /* kept ones: the floor when it was used last, plus tokens; when that was */
 };
 
 struct odm_snapshots {
 	struct entry *entry; /* [n] */
 	uint32_t *of_page; /* [n_pages]: snapshot plus 1; 0: none */
-	uint32_t n, n_pages, free, newest, oldest;
+	uint32_t n, n_pages, free;
+	uint64_t clock; /* uses so far */
+	uint64_t floor; /* worth of the last one that went for want of room: what is used from now on is worth more */
 	struct odm_snapshot_counts count;
 	void (*dropped)(void *arg, uint32_t snapshot);
 	void *arg;
@@ -40,7 +46,7 @@ int odm_snapshots_new(struct odm_snapshots **out, uint32_t n, uint32_t n_pages,
 	}
 	s->n = n;
 	s->n_pages = n_pages;
-	s->free = s->newest = s->oldest = NONE;
+	s->free = NONE;
 	s->dropped = dropped;
 	s->arg = arg;
 	for (uint32_t i = n; i-- > 0;)
@@ -58,26 +64,32 @@ void odm_snapshots_free(struct odm_snapshots *s)
 	free(s);
 }
 
-static void unlink_entry(struct odm_snapshots *s, uint32_t i)
+/* It is used now. */
+static void touch(struct odm_snapshots *s, uint32_t i)
 {
-	const struct entry *e = &s->entry[i];
-
-	*(e->newer != NONE ? &s->entry[e->newer].older : &s->newest) = e->older;
-	*(e->older != NONE ? &s->entry[e->older].newer : &s->oldest) = e->newer;
+	s->entry[i].worth = s->floor + s->entry[i].tokens;
+	s->entry[i].used = ++s->clock;
 }
 
-static void make_newest(struct odm_snapshots *s, uint32_t i)
+static bool is_worth_less(const struct entry *a, const struct entry *b)
 {
-	s->entry[i].newer = NONE;
-	s->entry[i].older = s->newest;
-	*(s->newest != NONE ? &s->entry[s->newest].newer : &s->oldest) = i;
-	s->newest = i;
+	return a->worth != b->worth ? a->worth < b->worth : a->used < b->used;
+}
+
+/* NONE: no snapshot is kept. */
+static uint32_t worth_least(const struct odm_snapshots *s)
+{
+	uint32_t least = NONE;
+
+	for (uint32_t i = 0; i < s->n; i++)
+		if (s->entry[i].page != NONE && (least == NONE || is_worth_less(&s->entry[i], &s->entry[least])))
+			least = i;
+	return least;
 }
 
 /* It is no longer its page's. */
 static void detach(struct odm_snapshots *s, uint32_t i)
 {
-	unlink_entry(s, i);
 	s->of_page[s->entry[i].page] = 0;
 	s->entry[i].page = NONE;
 	s->count.kept--;
@@ -98,13 +110,15 @@ uint32_t odm_snapshots_take(struct odm_snapshots *s, uint32_t old, uint64_t text
 	uint32_t i = s->free;
 
 	if (i != NONE) {
-		s->free = s->entry[i].older;
+		s->free = s->entry[i].next_free;
 		return i;
 	}
 	i = written_by(s, old, text);
 	if (i == NONE) {
-		i = s->oldest;
+		i = worth_least(s);
 		s->count.dropped += i != NONE;
+		if (i != NONE)
+			s->floor = s->entry[i].worth;
 	}
 	if (i != NONE)
 		detach(s, i);
@@ -114,22 +128,23 @@ uint32_t odm_snapshots_take(struct odm_snapshots *s, uint32_t old, uint64_t text
 void odm_snapshots_give_back(struct odm_snapshots *s, uint32_t snapshot)
 {
 	s->entry[snapshot].page = NONE;
-	s->entry[snapshot].older = s->free;
+	s->entry[snapshot].next_free = s->free;
 	s->free = snapshot;
 }
 
-bool odm_snapshots_keep(struct odm_snapshots *s, uint32_t snapshot, uint32_t page, uint64_t text)
+bool odm_snapshots_keep(struct odm_snapshots *s, uint32_t snapshot, uint32_t page, uint64_t text, uint32_t tokens)
 {
-	assert(page < s->n_pages && s->entry[snapshot].page == NONE);
+	struct entry *e = &s->entry[snapshot];
+
+	assert(page < s->n_pages && e->page == NONE);
 	s->count.written++;
 	if (s->of_page[page] != 0) {
 		odm_snapshots_give_back(s, snapshot);
 		return false;
 	}
 	s->of_page[page] = snapshot + 1;
-	s->entry[snapshot].page = page;
-	s->entry[snapshot].text = text;
-	make_newest(s, snapshot);
+	*e = (struct entry){ .page = page, .text = text, .tokens = tokens };
+	touch(s, snapshot);
 	s->count.kept++;
 	return true;
 }
@@ -142,9 +157,31 @@ uint32_t odm_snapshots_of(const struct odm_snapshots *s, uint32_t page)
 void odm_snapshots_use(struct odm_snapshots *s, uint32_t snapshot)
 {
 	assert(s->entry[snapshot].page != NONE);
-	unlink_entry(s, snapshot);
-	make_newest(s, snapshot);
+	touch(s, snapshot);
+	s->entry[snapshot].passed = false;
+	s->entry[snapshot].uses++;
 	s->count.used++;
+}
+
+uint32_t odm_snapshots_uses(const struct odm_snapshots *s, uint32_t snapshot)
+{
+	return s->entry[snapshot].uses;
+}
+
+void odm_snapshots_value(struct odm_snapshots *s, uint32_t snapshot, uint32_t tokens)
+{
+	assert(s->entry[snapshot].page != NONE);
+	s->entry[snapshot].tokens = tokens;
+	s->entry[snapshot].passed = false;
+	touch(s, snapshot);
+}
+
+void odm_snapshots_pass(struct odm_snapshots *s, uint32_t snapshot, uint32_t tokens)
+{
+	if (s->entry[snapshot].passed)
+		return;
+	odm_snapshots_value(s, snapshot, tokens / PASSED_DIVISOR);
+	s->entry[snapshot].passed = true;
 }
 
 static void free_kept(struct odm_snapshots *s, uint32_t i)

@@ -1,6 +1,7 @@
 #include "main-node/serve/api/chat_build.h"
 
 #include "common/base/log.h"
+#include "main-node/chat/chat_messages.h"
 #include "main-node/chat/first_time.h"
 #include "main-node/chat/part_text.h"
 #include "main-node/serve/http/json_fields.h"
@@ -46,17 +47,27 @@ static json_t *assistant_message(struct odm_chat_build *b)
 	return message;
 }
 
+void odm_chat_build_last_part(struct odm_chat_build *b, size_t bytes)
+{
+	json_t *message = json_array_get(b->messages, json_array_size(b->messages) - 1);
+
+	if (bytes > 0 && json_object_set_new(message, ODM_LAST_PART, json_integer((json_int_t)bytes)) != 0)
+		b->failed = true;
+}
+
 void odm_chat_build_end_turn(struct odm_chat_build *b)
 {
 	const enum odm_chat_turn turn = b->turn;
 
 	b->turn = ODM_TURN_NONE;
 	b->failed = b->failed || b->text.failed || b->thought.failed;
-	if (turn == ODM_TURN_USER)
+	if (turn == ODM_TURN_USER) {
 		append(b, json_pack("{s:s, s:o}", "role", "user", "content", text_of(&b->text)));
-	else if (turn == ODM_TURN_ASSISTANT)
+		odm_chat_build_last_part(b, b->last_part);
+	} else if (turn == ODM_TURN_ASSISTANT) {
 		append(b, assistant_message(b));
-	b->text.len = b->thought.len = 0;
+	}
+	b->text.len = b->thought.len = b->last_part = 0;
 	json_decref(b->calls);
 	b->calls = NULL;
 }
@@ -80,6 +91,7 @@ void odm_chat_build_user(struct odm_chat_build *b, const char *text, size_t len)
 
 	begin_turn(b, ODM_TURN_USER);
 	od_strbuf_append(&b->text, "\n", follows);
+	b->last_part = b->text.len;
 	od_strbuf_append(&b->text, text, len);
 }
 

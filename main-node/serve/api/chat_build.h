@@ -15,6 +15,7 @@ struct odm_chat_build {
 	json_t *messages, *calls;
 	enum odm_chat_turn turn; /* the open turn, which messages does not have yet */
 	struct od_strbuf text, thought;
+	size_t last_part; /* bytes of a user's text before its last part */
 	bool failed;
 };
 
@@ -22,6 +23,9 @@ void odm_chat_build_fini(struct odm_chat_build *b);
 
 /* Adds a message of its own. Takes content. */
 void odm_chat_build_add(struct odm_chat_build *b, const char *role, json_t *content);
+/* The last part of the message that was just added begins behind so many bytes of its text (chat_messages.h,
+ * ODM_LAST_PART). */
+void odm_chat_build_last_part(struct odm_chat_build *b, size_t bytes);
 /* The user says this, on a new line if something precedes it in the turn. */
 void odm_chat_build_user(struct odm_chat_build *b, const char *text, size_t len);
 void odm_chat_build_tool(struct odm_chat_build *b, const char *call_id, const char *text, size_t len);

@@ -5,6 +5,7 @@
 #include "common/text/tok_controls.h"
 #include "main-node/chat/answer.h"
 #include "main-node/chat/answer_space.h"
+#include "main-node/chat/chat_forks.h"
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/api/api.h"
 #include "main-node/serve/api/chat_build.h"
@@ -42,7 +43,9 @@ struct rendered {
 	char *text;
 	size_t len;
 	struct od_text_spans users;
+	size_t fork[ODM_CHAT_FORKS], n_forks; /* bytes */
 };
+_Static_assert(ODM_CHAT_FORKS <= ODM_MAX_FORKS, "the engine takes all");
 
 struct odm_turn {
 	const struct odm_chat_template *chat; /* NULL: a plain prompt */
@@ -55,6 +58,7 @@ struct odm_turn {
 	struct rendered rendered; /* until odm_turn_add */
 	int32_t *prompt;
 	size_t n_prompt;
+	size_t fork[ODM_CHAT_FORKS], n_forks; /* tokens of the prompt */
 	size_t n_calls; /* calls in the prompt's messages */
 	bool in_thought, one_call, ignore_eos;
 	bool must_call; /* the answer is one call at least */
@@ -441,9 +445,50 @@ static int render(struct odm_turn *t, const struct odm_app *app, const struct tu
 	if (rc == OD_OK && tagged != NULL && !cut_at_tag(r->text, &r->len))
 		rc = no_last_text(e);
 	od_text_spans_cut(&r->users, r->len);
+	if (rc == OD_OK && tagged == NULL && odm_engine_wants_forks(t->engine))
+		r->n_forks = odm_chat_forks(app->chat, vars, r->text, r->len, r->fork);
 	json_decref(tagged);
 	json_decref(vars);
 	return rc;
+}
+
+/* The first n bytes of a prompt as tokens. */
+static int encode_first(const struct odm_turn *t, const struct od_controls *controls, const struct rendered *r,
+			size_t n, int32_t **ids, size_t *n_ids, struct od_err *err)
+{
+	struct od_text_spans users = { 0 };
+	int rc = OD_OK;
+
+	*ids = NULL;
+	for (size_t i = 0; rc == OD_OK && i < r->users.n && r->users.v[i].begin < n; i++)
+		rc = od_text_spans_add(&users, r->users.v[i].begin, r->users.v[i].end < n ? r->users.v[i].end : n);
+	if (rc == OD_OK)
+		rc = od_tokenizer_encode_mixed(t->tokenizer, r->text, n, &users, controls, ids, n_ids, err);
+	od_text_spans_fini(&users);
+	return rc;
+}
+
+/* The prompt's forks in tokens: a token that begins before a fork may end behind it. Without memory there are fewer. */
+static void find_forks(struct odm_turn *t, const struct rendered *r)
+{
+	struct od_controls *controls;
+
+	if (r->n_forks == 0 || odm_chat_template_controls(t->chat, json_array_size(t->tools) > 0, t->tokenizer,
+							  &controls, NULL) != OD_OK)
+		return;
+	for (size_t i = 0; i < r->n_forks; i++) {
+		struct od_err err;
+		int32_t *ids;
+		size_t n = 0, same = 0;
+
+		if (encode_first(t, controls, r, r->fork[i], &ids, &n, &err) != OD_OK)
+			continue;
+		while (same < n && same < t->n_prompt && ids[same] == t->prompt[same])
+			same++;
+		free(ids);
+		t->fork[t->n_forks++] = same;
+	}
+	od_controls_free(controls);
 }
 
 /* A template writes BOS and the like itself. What users wrote never becomes a control token. */
@@ -573,6 +618,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	if (rc == OD_OK)
 		rc = encode(t, r, &t->prompt, &t->n_prompt, e);
 	if (rc == OD_OK) {
+		find_forks(t, r);
 		t->in_thought = odm_chat_format_in_thought(t->format, r->text, r->len, &r->users);
 		odm_chat_format_marks(t->format, json_array_size(t->tools) > 0, show_mark, t);
 		odm_chat_format_ends(t->format, end_at, t);
@@ -820,6 +866,8 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 		req->logprobs = logprobs;
 	req->prompt = t->prompt;
 	req->n_prompt = t->n_prompt;
+	req->fork = t->fork;
+	req->n_forks = t->n_forks;
 	spec.ends = c->watch != NULL ? ends_at : NULL;
 	spec.ends_arg = c->watch;
 	return odm_choices_add(r->choices, &spec, e);

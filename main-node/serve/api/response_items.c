@@ -47,6 +47,24 @@ static void add_message(struct response_convert *c, const char *role, const stru
 	odm_chat_build_say(b, t, text->len);
 }
 
+/* Bytes of a message's text before the last one of several parts. */
+static size_t before_last_part(const json_t *content)
+{
+	const size_t n = json_array_size(content);
+	json_t *first = json_array();
+	struct od_strbuf text = { 0 };
+	struct odm_api_error e;
+	size_t bytes = 0;
+
+	for (size_t i = 0; i + 1 < n; i++)
+		json_array_append(first, json_array_get(content, i));
+	if (n > 1 && odm_parts_text(&text, first, "", &e) == OD_OK && text.len > 0)
+		bytes = text.len + 1; /* and a line break */
+	json_decref(first);
+	od_strbuf_fini(&text);
+	return bytes;
+}
+
 static int read_message(struct response_convert *c, const json_t *item)
 {
 	static const char *const roles[] = { "user", "assistant", "system", "developer" };
@@ -65,6 +83,8 @@ static int read_message(struct response_convert *c, const json_t *item)
 	rc = read_parts(c, item, "content", &text);
 	if (rc == OD_OK)
 		add_message(c, role, &text);
+	if (rc == OD_OK && strcmp(role, "user") == 0)
+		odm_chat_build_last_part(&c->build, before_last_part(json_object_get(item, "content")));
 	od_strbuf_fini(&text);
 	return rc;
 }

@@ -19,6 +19,7 @@ static void job_free(struct odm_job *j)
 	free(j->stop_token);
 	free(j->breakers);
 	free(j->shown);
+	free(j->fork);
 	free(j->request);
 	odm_news_fini(&j->news);
 	pthread_mutex_destroy(&j->lock);
@@ -33,6 +34,14 @@ static int32_t *copy_ids(const int32_t *ids, size_t n)
 	if (copy != NULL && n > 0)
 		memcpy(copy, ids, n * sizeof(*ids));
 	return copy;
+}
+
+static bool copy_forks(struct odm_job *j, const struct odm_request *from)
+{
+	j->fork = calloc(from->n_forks + 1, sizeof(*j->fork));
+	if (j->fork != NULL && from->n_forks > 0)
+		memcpy(j->fork, from->fork, from->n_forks * sizeof(*from->fork));
+	return j->fork != NULL;
 }
 
 static bool copy_stops(struct odm_job *j, const struct odm_request *from)
@@ -68,7 +77,7 @@ static bool copy_lists(struct odm_job *j)
 	j->breakers = copy_ids(req->sampling.dry.breakers, req->sampling.dry.n_breakers);
 	if (j->prompt == NULL || j->end == NULL || j->shown == NULL || j->stop_token == NULL || j->breakers == NULL)
 		return false;
-	if (!copy_stops(j, req) || !copy_bias(j, &req->sampling))
+	if (!copy_forks(j, req) || !copy_stops(j, req) || !copy_bias(j, &req->sampling))
 		return false;
 	if (req->request != NULL && (j->request = strdup(req->request)) == NULL)
 		return false;
@@ -77,6 +86,7 @@ static bool copy_lists(struct odm_job *j)
 	req->shown = j->shown;
 	req->stop_token = j->stop_token;
 	req->sampling.dry.breakers = j->breakers;
+	req->fork = j->fork;
 	req->stop = (const char *const *)j->stop;
 	req->sampling.logit_bias = req->sampling.n_logit_bias > 0 ? j->bias : NULL;
 	req->request = j->request;

@@ -24,6 +24,7 @@ struct odm_job {
 	struct odm_job_spec spec;
 	/* The copies that spec.req refers to. */
 	int32_t *prompt, *end, *shown, *stop_token, *breakers;
+	size_t *fork;
 	char **stop, *request;
 	struct od_logit_bias *bias;
 	size_t max_unread_bytes;
