@@ -20,8 +20,9 @@ libodm_SRCS += $(addprefix main-node/serve/http/,access_log.c api_error.c connec
 	http_header.c json_fields.c ready_queue.c request_threads.c)
 libodm_SRCS += $(addprefix main-node/serve/jobs/,choices.c engine_thread.c generation.c job.c reply.c token_list.c \
 	token_text.c)
-libodm_SRCS += $(addprefix main-node/serve/api/,anthropic.c anthropic_messages.c api.c call_memory.c chat_build.c \
-	chat_completion.c chat_turn.c choice_prompts.c choice_scores.c client_fields.c completion.c dialog.c fim_prompt.c infill.c models.c ollama.c ollama_models.c ollama_request.c output_form.c \
+libodm_SRCS += $(addprefix main-node/serve/api/,anthropic.c anthropic_messages.c api.c call_file.c call_memory.c chat_build.c \
+	chat_completion.c chat_turn.c choice_prompts.c choice_scores.c client_fields.c completion.c dialog.c fim_prompt.c infill.c \
+	models.c ollama.c ollama_models.c ollama_request.c output_form.c \
 	props.c refused.c response_items.c responses.c thinking.c tokenize.c)
 libodm_SRCS += $(addprefix main-node/serve/ops/,health.c metric_table.c metrics.c metrics_page.c process_metrics.c service_watch.c)
 

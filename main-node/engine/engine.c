@@ -114,6 +114,11 @@ uint32_t odm_engine_parallel(const struct odm_engine *e)
 	return (uint32_t)e->model->opts.parallel;
 }
 
+const char *odm_engine_prefix_dir(const struct odm_engine *e)
+{
+	return e->model->reuse.store != NULL ? odm_prefix_store_dir(e->model->reuse.store) : NULL;
+}
+
 bool odm_engine_wants_forks(const struct odm_engine *e)
 {
 	return e->model->reuse.snapshots != NULL;

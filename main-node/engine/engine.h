@@ -89,6 +89,8 @@ uint32_t odm_engine_ctx(const struct odm_engine *e);
 uint32_t odm_engine_parallel(const struct odm_engine *e); /* limit of texts generated at once */
 uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* limit of the KV cache of all texts */
 enum od_form odm_engine_form(const struct odm_engine *e); /* resident experts' form */
+/* Folder of this model's files of the prefix cache, which no other process uses; NULL: none. */
+const char *odm_engine_prefix_dir(const struct odm_engine *e);
 bool odm_engine_wants_forks(const struct odm_engine *e); /* odm_request.fork is of use */
 const struct od_device *odm_engine_device(const struct odm_engine *e); /* to query its properties */
 /* Any thread: OD_OK, or why a step would have to wait for a worker that is not there. */

@@ -1,10 +1,12 @@
 #include "main-node/serve/server.h"
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/notify.h"
 #include "common/pack/gguf/gguf_folder.h"
 #include "main-node/chat/chat_template.h"
+#include "main-node/engine/prefix/prefix_folder.h"
 #include "main-node/serve/api/api.h"
 #include "main-node/serve/api/call_memory.h"
 #include "main-node/serve/api/output_form.h"
@@ -134,7 +136,25 @@ static void on_changed(uv_async_t *async)
 	odm_service_watch_ready(&s->watch, s->app.thread, s->app.model, s->address);
 }
 
-/* The engine's thread calls this function and the two below. */
+/* The engine's thread calls this function and the three below. */
+static void engine_opened(void *arg, const struct odm_engine *e)
+{
+	struct server *s = arg;
+	const char *dir = odm_engine_prefix_dir(e);
+	char path[PATH_MAX];
+	struct od_err err;
+	int rc;
+
+	if (dir == NULL)
+		return;
+	rc = od_path(path, sizeof(path), dir, ODM_PREFIX_CALLS, &err);
+	if (rc == OD_OK)
+		rc = odm_call_memory_use_file(s->app.calls, path, &err);
+	if (rc != OD_OK)
+		od_log(OD_LOG_WARN, "%s; after a restart, what these prompts have in the prefix cache may not be found",
+		       err.msg);
+}
+
 static void text_begun(void *arg, uint64_t ns)
 {
 	struct server *s = arg;
@@ -285,6 +305,7 @@ static int start_engine(struct server *s, struct od_err *err)
 	const struct odm_engine_thread_opts eo = {
 		.node = s->opts->node,
 		.queue = s->opts->queue,
+		.opened = engine_opened,
 		.changed = engine_changed,
 		.begun = text_begun,
 		.first_token = text_has_first_token,
@@ -323,6 +344,9 @@ static int stop(struct server *s, struct od_err *err)
 		*err = s->lost;
 		rc = err->code;
 	}
+	/* while the engine has the folder's lock */
+	if (s->app.calls != NULL && s->app.thread != NULL && odm_engine_thread_engine(s->app.thread) != NULL)
+		odm_call_memory_leave_file(s->app.calls);
 	if (s->app.thread != NULL && odm_engine_thread_stop(s->app.thread) != OD_OK && rc == OD_OK)
 		rc = od_fail(err, OD_ERR_IO, "a part of the output could not be written");
 	/* clients whose requests were cancelled get their answers */

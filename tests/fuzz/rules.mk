@@ -24,7 +24,7 @@ fuzz_wire_OBJS := $(B)/obj/main-node/cluster/result_check.o
 ODM_CHAT_OBJS := $(call obj,$(filter main-node/chat/%,$(libodm_SRCS)))
 fuzz_answer_OBJS := $(ODM_CHAT_OBJS)
 fuzz_messages_OBJS := $(ODM_CHAT_OBJS)
-fuzz_requests_OBJS := $(addprefix $(B)/obj/main-node/,$(addprefix serve/api/,anthropic_messages.o call_memory.o chat_build.o \
+fuzz_requests_OBJS := $(addprefix $(B)/obj/main-node/,$(addprefix serve/api/,anthropic_messages.o call_file.o call_memory.o chat_build.o \
 	ollama_request.o response_items.o) \
 	$(addprefix serve/http/,api_error.o json_fields.o) $(addprefix chat/,first_time.o json_text.o part_text.o))
 fuzz_store_OBJS := $(B)/obj/main-node/store/store_queue.o

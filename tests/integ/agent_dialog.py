@@ -24,8 +24,11 @@ class Ledger:
         with self.lock:
             known = [*self.known]
         for name, other in known:
-            n = next((i for i, (a, b) in enumerate(zip(tokens, other)) if a != b), min(len(tokens), len(other)))
-            best = max(best, (n, name), key=lambda x: x[0])
+            while tokens[:best[0] + 1] == other[:best[0] + 1] and best[0] < len(tokens):
+                step = 1
+                while tokens[best[0]:best[0] + 2 * step] == other[best[0]:best[0] + 2 * step] and best[0] + 2 * step <= len(tokens):
+                    step *= 2
+                best = best[0] + step, name
         return best
 
     def note(self, name, tokens, whole, common, cached):

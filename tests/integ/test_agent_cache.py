@@ -4,10 +4,11 @@ through all three APIs, for several agents at once, and after a restart."""
 import atexit
 import concurrent.futures
 import random
+import tempfile
 
 from agent_dialog import Chat, Dialog, Ledger, Messages, Responses
 from agent_model import Answer, agent_pack
-from cluster_util import run_tests, test
+from cluster_util import TMP, run_tests, test
 from serve_util import Server, stop_servers
 
 atexit.register(stop_servers)
@@ -54,7 +55,7 @@ def work(d, letter, first, n, stream):
 def sub_agent(name, api, ledger, letter, first, stream):
     d = Dialog(name, api, ledger, text_of("sub-agents", 900), TOOLS[:2],
                [text_of("reminder", 400), f"{text_of(name, 200)} @@{letter}{first:02}@@"])
-    yield from work(d, letter, first, 4, stream)
+    yield from work(d, letter, first, 9, stream)
     d.ask(ANSWERS, stream)
     yield
 
@@ -84,45 +85,66 @@ def agent(name, api, ledger, letters, stream):
     yield from work(short, letters[0], 12, 2, stream)
 
 
-def run(agents):
-    """All of them, a request of each at once."""
+def run(agents, rounds=1000):
+    """So many requests of each, all agents at once. Returns those that have not ended."""
+    done = object()
     with concurrent.futures.ThreadPoolExecutor(len(agents)) as pool:
-        while agents:
-            done = object()
+        while agents and rounds > 0:
             ended = list(pool.map(lambda a: next(a, done), agents))
             agents = [a for a, e in zip(agents, ended) if e is not done]
+            rounds -= 1
+    return agents
 
 
-def two_agents(kind, *args):
+def check(kind, pairs, *args, restart_after=None):
+    """Agents of these classes of clients in pairs, of which the second one streams."""
     server = Server(*args, pack_dir=pack_of(kind))
     ledger = Ledger(server)
-    for i, (one, other) in enumerate([(Messages, Responses), (Chat, Messages)]):
-        run([agent(f"{one.__name__} {i}", one(), ledger, "AB" if i == 0 else "EF", False), agent(f"{other.__name__} {i}", other(), ledger, "CD" if i == 0 else "GH", True)])
+    for i, (one, other) in enumerate(pairs):
+        agents = [agent(f"{one.__name__} {i}", one(), ledger, LETTERS[4 * i:4 * i + 2], False),
+                  agent(f"{other.__name__} {i}", other(), ledger, LETTERS[4 * i + 2:4 * i + 4], True)]
+        if restart_after is not None:
+            agents = run(agents, restart_after)
+            assert ledger.server.stop() == 0, ledger.server.log
+            ledger.server = Server(*args, pack_dir=pack_of(kind))
+        run(agents)
     print(f"# {kind}: {ledger.n_turns} turns, {len(ledger.short)} too short, {ledger.missing} tokens missing", flush=True)
     for line in ledger.short:
         print("#", line, flush=True)
-    server.stop()
-    return ledger
+    assert not ledger.short and ledger.least > 100 * ledger.n_turns
+    assert ledger.server.stop() == 0, ledger.server.log
 
 
 @test
 def attention():
-    assert not two_agents("plain").short
+    check("plain", [(Responses, Messages)])
 
 
 @test
 def windows():
-    assert not two_agents("window").short
+    check("window", [(Responses, Chat)])
 
 
 @test
 def latents():
-    assert not two_agents("latent").short
+    check("latent", [(Messages, Chat)])
 
 
 @test
 def recurrent_state():
-    assert not two_agents("recurrent").short
+    check("recurrent", [(Messages, Chat)])
+
+
+@test
+def little_room_for_snapshots():
+    """For 49 of them: by the order of use alone, an agent's sub-agents would push out its own."""
+    check("recurrent", [(Messages, Responses)], "--snapshot-mib", 14)
+
+
+@test
+def a_restart():
+    for kind, pair in ("plain", (Messages, Responses)), ("recurrent", (Messages, Chat)):
+        check(kind, [pair], "--prefix-cache", tempfile.mkdtemp(dir=TMP), restart_after=11)
 
 
 run_tests()

@@ -394,7 +394,7 @@ static uint64_t sum_files(const char *dir, bool delete)
 		struct stat st;
 		bool is_tmp;
 
-		if (!read_file_name(entry->d_name, &found, &is_tmp) ||
+		if ((!read_file_name(entry->d_name, &found, &is_tmp) && strcmp(entry->d_name, ODM_PREFIX_CALLS) != 0) ||
 		    od_path(path, sizeof(path), dir, entry->d_name, &err) != OD_OK || lstat(path, &st) != 0 ||
 		    !S_ISREG(st.st_mode))
 			continue;

@@ -16,6 +16,8 @@
 #include "common/base/id_table.h"
 #include "main-node/engine/prefix/prefix_file.h"
 
+#define ODM_PREFIX_CALLS "calls" /* a file of the server's own, which goes with the others */
+
 struct odm_prefix_folder {
 	char dir[PATH_MAX]; /* this model's folder */
 	int lock_fd; /* -1: none */

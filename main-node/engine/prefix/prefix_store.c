@@ -632,6 +632,11 @@ int odm_prefix_store_open(struct odm_prefix_store **out, const struct odm_prefix
 	return OD_OK;
 }
 
+const char *odm_prefix_store_dir(const struct odm_prefix_store *s)
+{
+	return s->folder.dir;
+}
+
 void odm_prefix_store_close(struct odm_prefix_store *s)
 {
 	if (s == NULL)

@@ -31,6 +31,8 @@ OD_MUST_CHECK int odm_prefix_store_open(struct odm_prefix_store **out, const str
 /* Writes what is waiting, for five seconds at most. NULL ok. */
 void odm_prefix_store_close(struct odm_prefix_store *s);
 
+const char *odm_prefix_store_dir(const struct odm_prefix_store *s); /* this model's folder */
+
 /* Writes the pages of text [n_pages * OD_KV_PAGE] and their snapshots [n_pages] that have no file yet, some time later.
  * They stay as they are until odm_prefix_store_forget. state NULL: the model has none. */
 void odm_prefix_store_save(struct odm_prefix_store *s, bool is_long, const int32_t *text, uint32_t n_pages,

@@ -1,11 +1,14 @@
 #include "main-node/serve/api/call_memory.h"
 
 #include "common/base/id_table.h"
+#include "main-node/serve/api/call_file.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+
+#define FILE_PER_MEMORY 2 /* bytes: a record has more than both texts */
 
 struct call {
 	char *id, *arguments;
@@ -18,6 +21,7 @@ struct odm_call_memory {
 	uint32_t *order; /* [table.most], a ring of their numbers, the oldest first */
 	uint32_t oldest; /* the oldest entry's index in order */
 	size_t bytes, max_bytes;
+	struct odm_call_file *file; /* NULL: none */
 };
 
 struct odm_call_memory *odm_call_memory_new(uint32_t max_calls, size_t max_bytes)
@@ -62,6 +66,7 @@ void odm_call_memory_free(struct odm_call_memory *m)
 {
 	if (m == NULL)
 		return;
+	odm_call_file_close(m->file);
 	while (m->table.n > 0)
 		forget_oldest(m);
 	od_id_table_fini(&m->table);
@@ -116,7 +121,36 @@ void odm_call_memory_put(struct odm_call_memory *m, const char *id, const char *
 	}
 	pthread_mutex_lock(&m->lock);
 	add(m, own_id, own_arguments);
+	if (m->file != NULL)
+		odm_call_file_add(m->file, id, arguments);
 	pthread_mutex_unlock(&m->lock);
+}
+
+static void put_read(void *arg, const char *id, const char *arguments)
+{
+	odm_call_memory_put(arg, id, arguments);
+}
+
+int odm_call_memory_use_file(struct odm_call_memory *m, const char *path, struct od_err *err)
+{
+	struct odm_call_file *file;
+	int rc = odm_call_file_open(&file, path, FILE_PER_MEMORY * m->max_bytes, put_read, m, err);
+
+	pthread_mutex_lock(&m->lock);
+	m->file = file;
+	pthread_mutex_unlock(&m->lock);
+	return rc;
+}
+
+void odm_call_memory_leave_file(struct odm_call_memory *m)
+{
+	struct odm_call_file *file;
+
+	pthread_mutex_lock(&m->lock);
+	file = m->file;
+	m->file = NULL;
+	pthread_mutex_unlock(&m->lock);
+	odm_call_file_close(file);
 }
 
 /* ---- Values ---- */

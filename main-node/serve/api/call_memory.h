@@ -4,6 +4,8 @@
  * escapes and the spelling of numbers, so the next prompt would differ from what the model wrote. The memory is
  * bounded; a call that it has forgotten is written as the client sent it.
  *
+ * It may have a file (call_file.h), from which it begins after a restart.
+ *
  * Thread: any; a monitor. Owner: odm_call_memory_new's caller. */
 #ifndef ODM_CALL_MEMORY_H
 #define ODM_CALL_MEMORY_H
@@ -12,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/status.h"
 #include "main-node/chat/json_text.h"
 
 struct odm_call_memory;
@@ -19,6 +22,10 @@ struct odm_call_memory;
 /* max_bytes: of ids and arguments. NULL: out of memory. */
 struct odm_call_memory *odm_call_memory_new(uint32_t max_calls, size_t max_bytes);
 void odm_call_memory_free(struct odm_call_memory *m); /* NULL ok */
+/* Once, before calls come: remembers those in this file, and keeps later ones there. On an error it goes on without. */
+OD_MUST_CHECK int odm_call_memory_use_file(struct odm_call_memory *m, const char *path, struct od_err *err);
+/* Writes what is not written yet; later calls are in memory only. */
+void odm_call_memory_leave_file(struct odm_call_memory *m);
 
 /* Replaces a call of the same id, and forgets the oldest ones if there are too many. */
 void odm_call_memory_put(struct odm_call_memory *m, const char *id, const char *arguments);

@@ -384,6 +384,8 @@ static bool open_engine(struct odm_engine_thread *t)
 	struct od_err err = { 0 };
 	int rc = odm_main_node_open(&node, &t->opts.node, &err);
 
+	if (rc == OD_OK && t->opts.opened != NULL)
+		t->opts.opened(t->opts.arg, odm_main_node_engine(node));
 	pthread_mutex_lock(&t->lock);
 	t->node = node;
 	t->why = err;

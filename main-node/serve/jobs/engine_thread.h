@@ -21,6 +21,8 @@ struct odm_engine_thread_opts {
 	struct odm_main_opts node; /* .engine.cancel is replaced */
 	size_t queue; /* requests that may wait beside the `node.engine.parallel` that are generated */
 	size_t max_unread_bytes; /* limit of one job; 0: 1 MiB */
+	/* Engine thread, no lock held: the engine is open, but not ready yet: no request has seen it. NULL ok. */
+	void (*opened)(void *arg, const struct odm_engine *e);
 	/* Engine thread, no lock held: the state has changed. */
 	void (*changed)(void *arg);
 	/* Engine thread, no lock held: a job's first step begins; it has its first token; it is done. ns: since it was
