@@ -46,14 +46,16 @@ static size_t common_bytes(const char *a, size_t a_len, const char *b, size_t b_
 	return n;
 }
 
-/* Where the conversation of these messages, which it takes, parts from the prompt. */
-static void add_fork(struct forks *f, json_t *messages)
+/* Where the conversation of these messages, which it takes, parts from the prompt. tools: NULL: the prompt's; taken. */
+static void add_fork(struct forks *f, json_t *messages, json_t *tools)
 {
 	json_t *vars = json_copy((json_t *)(uintptr_t)f->vars);
 	struct od_err err;
 	char *text = NULL;
 	size_t len, at = 0, i = f->n;
 
+	if (tools != NULL)
+		json_object_set_new(vars, "tools", tools);
 	if (json_object_set_new(vars, "messages", messages) == 0 &&
 	    odm_chat_template_prompt(f->template, vars, NULL, &text, &len, &err) == OD_OK)
 		at = common_bytes(f->text, f->len, text, len);
@@ -109,7 +111,11 @@ static void add_begins(struct forks *f, const json_t *messages)
 		n_system++;
 	begin = first_messages(messages, n_system);
 	json_array_append_new(begin, says("user", OTHER, 1));
-	add_fork(f, begin);
+	if (json_array_size(json_object_get(f->vars, "tools")) > 0)
+		add_fork(f, json_incref(begin),
+			 json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{}}}}]", "type", "function", "function", "name",
+				   OTHER, "description", OTHER, "parameters", "type", "object", "properties"));
+	add_fork(f, begin, NULL);
 	for (n = n_system; n < n_all && has_role(json_array_get(messages, n), "user");)
 		n++;
 	if (n == n_system)
@@ -121,7 +127,7 @@ static void add_begins(struct forks *f, const json_t *messages)
 		return;
 	begin = first_messages(messages, n - 1);
 	json_array_append_new(begin, last);
-	add_fork(f, begin);
+	add_fork(f, begin, NULL);
 }
 
 size_t odm_chat_forks(const struct odm_chat_template *t, const json_t *vars, const char *text, size_t len,
@@ -140,6 +146,6 @@ size_t odm_chat_forks(const struct odm_chat_template *t, const json_t *vars, con
 	next = first_messages(messages, n);
 	json_array_append_new(next, says("assistant", OTHER, 1));
 	json_array_append_new(next, says("user", OTHER, 1));
-	add_fork(&f, next);
+	add_fork(&f, next, NULL);
 	return f.n;
 }

@@ -159,7 +159,7 @@ struct odm_drafter {
 	void *arg;
 };
 
-#define ODM_MAX_FORKS 3
+#define ODM_MAX_FORKS 4
 
 struct odm_request {
 	const int32_t *prompt; /* [n_prompt], BOS included */

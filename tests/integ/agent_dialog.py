@@ -108,7 +108,10 @@ class Messages:
         return [{"role": "system", "content": system}, {"role": "user", "content": [{"type": "text", "text": t} for t in users]}]
 
     def ask(self, server, messages, tools, stream):
-        body = {"model": "m", "max_tokens": 4096, "system": [{"type": "text", "text": messages[0]["content"]}], "messages": messages[1:],
+        system, *messages = messages
+        messages[-1] = {**messages[-1], "content": [*messages[-1]["content"][:-1],
+                                                    {**messages[-1]["content"][-1], "cache_control": {"type": "ephemeral"}}]}
+        body = {"model": "m", "max_tokens": 4096, "system": [{"type": "text", "text": system["content"]}], "messages": messages,
                 "tools": tools, "temperature": 0, "thinking": {"type": "enabled", "budget_tokens": 1024}}
         headers = {"anthropic-version": "2023-06-01"}
         if not stream:
@@ -197,7 +200,7 @@ class Dialog:
     def prompt(self, answers):
         """The rendered text, as by the template of agent_model.py."""
         last = max(i for i, (role, _) in enumerate(self.turns) if role == "user")
-        out, tag = "<|im_start|>system\n" + self.system + "\n\n# Tools\n\n<tools>", ""
+        out = "<|im_start|>system\n" + self.system + "\n\n# Tools\n\n<tools>"
         out += "".join("\n" + json.dumps(f, ensure_ascii=False) for f in self.functions)
         out += '\n</tools>\n\nWrite calls as\n<tool_call>\n{"name": NAME, "arguments": ARGUMENTS}\n</tool_call><|im_end|>\n'
         for i, (role, what) in enumerate(self.turns):
@@ -206,17 +209,19 @@ class Dialog:
             elif role == "results":
                 out += "<|im_start|>user" + "".join(f"\n<tool_response>\n{t}\n</tool_response>" for t in what) + f"{END}\n"
             else:
-                out += f"<|im_start|>assistant\n{tag}{answers[what].text(self.api.keeps_thoughts and i > last)}{END}\n"
-            texts = what if role == "results" else [what] if role == "user" else []
-            tag = next((f"<|begin {t.split('@@')[1]}|>" for t in reversed(texts) if "@@" in t), tag)
-        return out + "<|im_start|>assistant\n" + tag
+                out += f"<|im_start|>assistant\n<|begin {what}|>{answers[what].text(self.api.keeps_thoughts and i > last)}{END}\n"
+        return out + f"<|im_start|>assistant\n<|begin {self.next_name()}|>"
+
+    def next_name(self):
+        """Of the answer that comes next, as the template of agent_model.py finds it."""
+        texts = self.turns[-1][1] if self.turns[-1][0] == "results" else [self.turns[-1][1]]
+        return next(t.split("@@")[1] for t in reversed(texts) if "@@" in t)
 
     def ask(self, answers, stream=False):
         """The answer, which the last message names, is checked, and stays in the conversation. Returns its calls' ids."""
         self.past = [*self.past, ([*self.messages], [*self.turns], [*self.calls])]
         self.n += 1
-        texts = self.turns[-1][1] if self.turns[-1][0] == "results" else [self.turns[-1][1]]
-        want = answers[next(t.split("@@")[1] for t in reversed(texts) if "@@" in t)]
+        want = answers[self.next_name()]
         text = self.prompt(answers)
         tokens = self.ledger.tokens(text)
         whole = self.ledger.tokens(text + want.text(True) + END)

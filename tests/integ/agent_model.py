@@ -3,7 +3,8 @@ not compute. Attention and experts add nothing, and the head makes each token be
 scripted_checkpoint.py. But here a conversation has the tokens that the model wrote: each piece of an answer is a token that is
 added to the tokenizer, so its text is encoded as that token wherever it stands. Standard library.
 
-Which answer comes next is said by the last message: it has the answer's name between two @@."""
+Which answer comes next is said by the last message: it has the answer's name between two @@. Or by the conversation: its first
+message has the name of a session, and a session's answers come in order."""
 import json
 import math
 import os
@@ -23,7 +24,7 @@ KINDS = {"plain": ("qwen3_moe_plain", {}), "window": ("qwen3_moe_window", {"slid
          "recurrent": ("qwen3_next_plain", DELTA)}
 # Thoughts of turns before the user's last message are left out, as by the templates of Qwen3, Qwen3.5 and DeepSeek.
 TEMPLATE = """
-{%- set ns = namespace(user=-1, tag='') -%}
+{%- set ns = namespace(user=-1, tag='', session='', n=0) -%}
 {%- for m in messages -%}{%- if m.role == 'user' -%}{%- set ns.user = loop.index0 -%}{%- endif -%}{%- endfor -%}
 {%- if tools -%}
 {{- '<|im_start|>system\\n' -}}
@@ -51,7 +52,10 @@ TEMPLATE = """
 {{- '\\n<tool_response>\\n' + m.content + '\\n</tool_response>' -}}
 {%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}{{- '<|im_end|>\\n' -}}{%- endif -%}
 {%- endif -%}
-{%- if m.content is string and '@@' in m.content -%}{%- set ns.tag = begins[m.content.split('@@')[1]] -%}{%- endif -%}
+{%- if m.role == 'assistant' -%}{%- set ns.n = ns.n + 1 -%}{%- endif -%}
+{%- if m.content is string and '<session>' in m.content -%}{%- set ns.session = m.content.split('<session>')[1].split('<')[0] -%}{%- endif -%}
+{%- if ns.session -%}{%- set ns.tag = begins.get(ns.session ~ '-' ~ ns.n, '') -%}
+{%- elif m.content is string and '@@' in m.content -%}{%- set ns.tag = begins.get(m.content.split('@@')[1], '') -%}{%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' + ns.tag -}}{%- endif -%}
 """
@@ -72,9 +76,38 @@ class Answer:
                    for i, (n, a) in enumerate(self.calls)]
         self.pieces = [*thoughts, *texts, *written]
 
+        self.n_thought = len(thoughts)  # pieces
+
     def text(self, with_thought):
         """As it stands in a prompt."""
-        return "".join(p for p in self.pieces if with_thought or f"{self.name}t" not in p)
+        return "".join(self.pieces[0 if with_thought else self.n_thought:])
+
+
+class TextAnswer(Answer):
+    """An answer of a given text, cut into pieces that `used` has not; it gets them."""
+
+    def __init__(self, name, thought, content, calls, used):
+        self.name, self.thought, self.content, self.calls = name, thought, content, calls
+        thoughts = self._cut(f"<think>\n{thought}\n</think>\n\n", used) if thought else []
+        calls = [f'{chr(10) * bool(content or i)}<tool_call>\n{{"name": "{n}", "arguments": {a}}}\n</tool_call>'
+                 for i, (n, a) in enumerate(calls)]
+        self.pieces, self.n_thought = [*thoughts, *self._cut(content + "".join(calls), used)], len(thoughts)
+
+    @staticmethod
+    def _cut(text, used):
+        """Pieces of 16 characters and more. None is the begin of another one, so that each text is encoded in one way."""
+        pieces, at = [], 0
+        while at < len(text):
+            n = 16
+            while at + n < len(text) and any(u.startswith(text[at:at + n]) or text[at:at + n].startswith(u) for u in used):
+                n += 1
+            if len(text) - at - n < 16:
+                n = len(text) - at
+            pieces.append(text[at:at + n])
+            assert pieces[-1] not in used, f"a part of another answer: {pieces[-1]!r}"
+            used.add(pieces[-1])
+            at += n
+        return pieces
 
 
 def _weights(cfg, successor):

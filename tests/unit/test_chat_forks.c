@@ -15,6 +15,9 @@
 #define TOOLS \
 	"'tools': [{'type': 'function', 'function': {'name': 'read', 'description': 'Reads a file.', 'parameters': " \
 	"{'type': 'object', 'properties': {'path': {'type': 'string', 'description': 'Where.'}}}}}]"
+#define OTHER_TOOLS \
+	"'tools': [{'type': 'function', 'function': {'name': 'look', 'description': 'Looks.', 'parameters': {'type': " \
+	"'object', 'properties': {}}}}]"
 #define SYSTEM "{'role': 'system', 'content': 'You help with programs.'}"
 #define TASK \
 	"{'role': 'user', 'content': [{'type': 'text', 'text': '" RULES "'}, {'type': 'text', 'text': 'Fix the sum.'}]}"
@@ -47,13 +50,13 @@ static const struct fork_case cases[] = {
 	    SYSTEM ", {'role': 'user', 'content': '" RULES "'}, {'role': 'user', 'content': 'Write a test.'}", NULL } },
 };
 
-static json_t *parse(const char *messages)
+static json_t *parse(const char *messages, const char *tools)
 {
 	char text[4096];
 	json_error_t e;
 	json_t *v;
 
-	snprintf(text, sizeof(text), "{'messages': [%s], " TOOLS ", 'add_generation_prompt': true}", messages);
+	snprintf(text, sizeof(text), "{'messages': [%s], %s, 'add_generation_prompt': true}", messages, tools);
 	for (char *c = text; *c != '\0'; c++)
 		if (*c == '\'')
 			*c = '"';
@@ -92,18 +95,20 @@ static size_t same_bytes(const char *a, const char *b)
 
 static void check_case(const struct odm_chat_template *t, const char *family, const struct fork_case *c)
 {
-	json_t *vars = parse(c->messages);
+	json_t *vars = parse(c->messages, TOOLS);
 	char *text = render(t, vars);
 	size_t fork[ODM_CHAT_FORKS], n = odm_chat_forks(t, vars, text, strlen(text), fork);
 
 	assert_in_range(n, 1, ODM_CHAT_FORKS);
 	for (size_t i = 1; i < n; i++)
 		assert_true(fork[i - 1] < fork[i] && fork[i] <= strlen(text));
-	for (size_t i = 0; i < 3 && c->others[i] != NULL; i++) {
-		json_t *other = parse(c->others[i]);
-		char *there = render(t, other);
+	for (size_t i = 0; i < 4; i++) {
+		json_t *other = i == 3		     ? parse(c->others[0], OTHER_TOOLS) :
+				c->others[i] != NULL ? parse(c->others[i], TOOLS) :
+						       NULL;
+		char *there = other != NULL ? render(t, other) : strdup(text);
 		const size_t at = same_bytes(text, there);
-		bool found = false;
+		bool found = other == NULL;
 
 		for (size_t k = 0; k < n; k++)
 			found = found || fork[k] == at;
