@@ -223,6 +223,7 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 	if (rc == OD_OK)
 		rc = odm_reuse_begin(&e->model->reuse, q, &r, &err);
 	if (rc == OD_OK) {
+		odm_reuse_trim(&e->model->reuse); /* its promise takes pages that the cache had meanwhile */
 		q->shared_sequence = r.donor != NULL ? r.donor->id : 0;
 		q->shared_tokens = r.n_donor * OD_KV_PAGE;
 		/* A text with an id is closed when it ends, so it gets one only when nothing can fail any more. */

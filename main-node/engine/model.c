@@ -110,6 +110,8 @@ static int open_reuse(struct odm_model *m, struct od_err *err)
 		.text_pages = od_state_pages((uint32_t)m->opts.ctx_tokens),
 		.n_pages = m->n_pages,
 		.cache_pages = m->cache_pages,
+		/* lent pages would keep memory from experts */
+		.uses_free = m->opts.prefix_cache_mib == ODM_PREFIX_CACHE_AUTO && !m->shares_memory,
 		.n_snapshots = m->n_snapshots,
 		.page_bytes = odm_state_plan_page_bytes(m),
 		.dir = m->opts.prefix_cache_dir,

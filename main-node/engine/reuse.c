@@ -54,6 +54,8 @@ int odm_reuse_open(struct odm_reuse *u, const struct odm_reuse_opts *o, struct o
 	if (u->page == NULL || u->snapshot == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "prefix cache");
 	rc = odm_prefix_cache_new(&u->cache, o->pool, o->n_pages + o->cache_pages, o->cache_pages, forget_page, u, err);
+	if (rc == OD_OK && o->uses_free)
+		odm_prefix_cache_use_free(u->cache);
 	if (rc == OD_OK && o->n_snapshots > 0)
 		rc = od_state_pool_set_snapshots(o->pool, o->device, o->n_snapshots, err);
 	if (rc == OD_OK && o->n_snapshots > 0)

@@ -17,6 +17,7 @@ struct odm_reuse_opts {
 	uint32_t text_pages; /* pages of the longest text */
 	/* the pool's pages: for texts in progress; for ended ones, 0: there is no cache */
 	uint32_t n_pages, cache_pages;
+	bool uses_free; /* the cache also has what texts in progress do not need */
 	uint32_t n_snapshots; /* with fixed state */
 	uint64_t page_bytes;
 	const char *dir; /* folder of files; NULL: none */
@@ -64,7 +65,7 @@ void odm_reuse_step(const struct odm_reuse *u, struct odm_sequence *q, uint32_t 
 /* The step has ended: keeps the snapshots of what it has committed. */
 void odm_reuse_stepped(const struct odm_reuse *u, struct odm_sequence *q);
 /* The text has ended, or is computed anew: its complete pages stay for others. Before its state is freed; trim: after
- * that. */
+ * that, and when a text has got its promise. */
 void odm_reuse_keep(const struct odm_reuse *u, struct odm_sequence *q);
 void odm_reuse_trim(const struct odm_reuse *u);
 

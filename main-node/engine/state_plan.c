@@ -11,8 +11,9 @@
 
 #include <inttypes.h>
 
-/* the prefix cache, when it is not said how large; and at most one in so many bytes of what is free */
+/* the prefix cache, and its snapshots, when it is not said how large; at most one in so many bytes of what is free */
 #define AUTO_CACHE_BYTES (1ull << 30)
+#define AUTO_SNAPSHOT_BYTES (4ull << 30) /* 50 of Qwen3-Next-80B: enough for two agents with sub-agents at once */
 #define AUTO_CACHE_DIVISOR 4
 #define AUTO_CTX_DIVISOR 2
 #define TIERED_DIVISOR 16 /* in place of these two, where the rest is for experts */
@@ -78,6 +79,7 @@ static uint64_t auto_items(const struct odm_model *m, const struct od_split *s, 
 			   bool is_page)
 {
 	const uint64_t divisor = m->opts.tiered ? TIERED_DIVISOR : AUTO_CACHE_DIVISOR;
+	const uint64_t limit = is_page || m->opts.tiered ? AUTO_CACHE_BYTES : AUTO_SNAPSHOT_BYTES;
 	uint64_t most = UINT64_MAX;
 
 	for (unsigned i = 0; i <= s->n_cards; i++) {
@@ -85,7 +87,7 @@ static uint64_t auto_items(const struct odm_model *m, const struct od_split *s, 
 			       need = od_split_need(s, i, pages, copies);
 
 		if (each > 0)
-			most = min_u64(most, min_u64((s->card[i].free - need) / divisor, AUTO_CACHE_BYTES) / each);
+			most = min_u64(most, min_u64((s->card[i].free - need) / divisor, limit) / each);
 	}
 	return most != UINT64_MAX ? most : 0;
 }

@@ -152,15 +152,24 @@ static void draw_text(int32_t *text)
 	}
 }
 
-static void test_random(void **state)
+static void check_idle(const struct prefix_cache_world *w, struct od_seq_state *const *s, bool uses_free)
+{
+	const uint32_t n = od_state_pool_idle_pages(w->pool);
+
+	assert_int_equal(idle(w, s), n);
+	assert_true(n <= IDLE + (uses_free ? od_state_pool_free_pages(w->pool) : 0));
+}
+
+static void check_random(bool uses_free)
 {
 	static struct prefix_cache_world w;
 	static int32_t text[SEQUENCES][CTX];
 	struct od_seq_state *s[SEQUENCES] = { NULL };
-	unsigned found = 0;
+	unsigned found = 0, most = 0;
 
-	(void)state;
 	open_world(&w);
+	if (uses_free)
+		odm_prefix_cache_use_free(w.cache);
 	for (int round = 0; round < 20000; round++) {
 		const uint32_t q = (uint32_t)random_below(&seed, SEQUENCES);
 		uint32_t page[PAGES], n;
@@ -171,8 +180,9 @@ static void test_random(void **state)
 			od_seq_state_free(s[q]);
 			s[q] = NULL;
 			odm_prefix_cache_trim(w.cache);
-			assert_int_equal(idle(&w, s), od_state_pool_idle_pages(w.pool));
-			assert_true(od_state_pool_idle_pages(w.pool) <= IDLE);
+			check_idle(&w, s, uses_free);
+			if (od_state_pool_idle_pages(w.pool) > most)
+				most = od_state_pool_idle_pages(w.pool);
 			continue;
 		}
 		draw_text(text[q]);
@@ -187,14 +197,30 @@ static void test_random(void **state)
 		}
 		/* there is always room for all sequences */
 		assert_int_equal(od_seq_state_promise(s[q], n * OD_KV_PAGE), OD_OK);
+		odm_prefix_cache_trim(w.cache);
+		check_idle(&w, s, uses_free);
 		page[0] = od_seq_state_n_pages(s[q]);
 		reserve(s[q], n * OD_KV_PAGE);
 		write_pages(&w, s[q], text[q], page[0]);
 	}
 	assert_true(found > 1000 && w.dropped > 1000);
+	assert_true((most > 2 * IDLE) == uses_free);
 	for (uint32_t q = 0; q < SEQUENCES; q++)
 		od_seq_state_free(s[q]);
 	close_world(&w);
+}
+
+static void test_random(void **state)
+{
+	(void)state;
+	check_random(false);
+}
+
+/* With the pages that no sequence needs: each still finds those that it was promised. */
+static void test_free_pages(void **state)
+{
+	(void)state;
+	check_random(true);
 }
 
 static void keep_text(struct prefix_cache_world *w, const int32_t *text, uint32_t n)
@@ -341,11 +367,9 @@ static void test_tokens_are_compared(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_random),
-		cmocka_unit_test(test_oldest_goes),
-		cmocka_unit_test(test_forgotten),
-		cmocka_unit_test(test_long_texts),
-		cmocka_unit_test(test_tokens_are_compared),
+		cmocka_unit_test(test_random),	    cmocka_unit_test(test_free_pages),
+		cmocka_unit_test(test_oldest_goes), cmocka_unit_test(test_forgotten),
+		cmocka_unit_test(test_long_texts),  cmocka_unit_test(test_tokens_are_compared),
 	};
 
 	cfg = uniform_config((struct uniform){ .n_layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 2, .ctx = CTX });

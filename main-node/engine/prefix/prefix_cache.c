@@ -24,6 +24,7 @@ struct odm_prefix_cache {
 	struct node *node; /* [n_pages], by page */
 	uint32_t *bucket; /* [mask + 1]: page plus 1; 0: none */
 	uint32_t mask, max_idle, newest, oldest;
+	bool uses_free;
 	void (*dropped)(void *arg, uint32_t page);
 	void *arg;
 };
@@ -63,6 +64,11 @@ void odm_prefix_cache_free(struct odm_prefix_cache *c)
 	od_free(c->node);
 	od_free(c->bucket);
 	free(c);
+}
+
+void odm_prefix_cache_use_free(struct odm_prefix_cache *c)
+{
+	c->uses_free = true;
 }
 
 /* ---- Order of use ---- */
@@ -204,6 +210,9 @@ void odm_prefix_cache_forget(struct odm_prefix_cache *c, bool is_long, const int
  * again. */
 void odm_prefix_cache_trim(struct odm_prefix_cache *c)
 {
-	while (od_state_pool_idle_pages(c->pool) > c->max_idle)
+	/* the number of free pages does not depend on how many are idle */
+	const uint64_t most = (uint64_t)c->max_idle + (c->uses_free ? od_state_pool_free_pages(c->pool) : 0);
+
+	while (od_state_pool_idle_pages(c->pool) > most)
 		drop_node(c, c->oldest);
 }

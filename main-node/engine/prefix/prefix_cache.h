@@ -4,7 +4,8 @@
  * The rows of a page depend on all tokens up to its end. So pages form a tree: a page is found behind the page before
  * it, by its own tokens. With long RoPE rows of long texts differ from those of short ones: there is a tree of each
  * kind. Tokens are compared; a hash only finds where to look. Pages of ended texts stay in the pool until more are idle
- * than it has set aside. Then the least recently used ones go, the ends of texts before their beginnings.
+ * than it has set aside, and perhaps than no text needs now. Then the least recently used ones go, the ends of texts
+ * before their beginnings.
  * Thread: the engine thread. Owner: the engine; freed before the pool. Nothing is allocated after
  * odm_prefix_cache_new. */
 #ifndef ODM_PREFIX_CACHE_H
@@ -20,6 +21,8 @@ OD_MUST_CHECK int odm_prefix_cache_new(struct odm_prefix_cache **out, struct od_
 				       uint32_t max_idle, void (*dropped)(void *arg, uint32_t page), void *arg,
 				       struct od_err *err);
 void odm_prefix_cache_free(struct odm_prefix_cache *c); /* NULL ok */
+/* From now on, pages that are neither used nor promised count as set aside too. */
+void odm_prefix_cache_use_free(struct odm_prefix_cache *c);
 
 /* The pages of text [n_pages * OD_KV_PAGE] from its begin on, as far as they are there, to page [n_pages]; returns how
  * many. They count as used now. They stay until the next odm_prefix_cache_trim, or as long as a sequence has them. */
@@ -33,7 +36,7 @@ void odm_prefix_cache_add(struct odm_prefix_cache *c, bool is_long, const int32_
  * be used: where they are kept they are dropped, with all that is behind them. */
 void odm_prefix_cache_forget(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t begin,
 			     uint32_t end, const uint32_t *page);
-/* Drops pages until no more are idle than were set aside. Call it when a sequence was freed. */
+/* Drops pages until no more are idle than may be. Call it when a sequence was freed, or has got a promise. */
 void odm_prefix_cache_trim(struct odm_prefix_cache *c);
 
 #endif
