@@ -473,8 +473,8 @@ static void find_forks(struct odm_turn *t, const struct rendered *r)
 {
 	struct od_controls *controls;
 
-	if (r->n_forks == 0 || odm_chat_template_controls(t->chat, json_array_size(t->tools) > 0, t->tokenizer,
-							  &controls, NULL) != OD_OK)
+	if (r->n_forks == 0 ||
+	    odm_chat_template_controls(t->chat, json_array_size(t->tools) > 0, t->tokenizer, &controls, NULL) != OD_OK)
 		return;
 	for (size_t i = 0; i < r->n_forks; i++) {
 		struct od_err err;
