@@ -62,11 +62,7 @@ static void what_would_change_the_answer_is_refused_by_name(void **state)
 		{ "mirostat", "2", "0" },
 		{ "smoothing_factor", "0.8", "0.0" },
 		{ "epsilon_cutoff", "0.5", "0" },
-		{ "guided_json", "{\"type\": \"object\"}", "null" },
-		{ "guided_regex", "\"a+\"", "\"\"" },
-		{ "structured_outputs", "{\"regex\": \"a\"}", "{}" },
 		{ "format", "\"json\"", "\"\"" },
-		{ "grammar", "\"root ::= a\"", "\"\"" },
 		{ "use_beam_search", "true", "false" },
 		{ "penalize_nl", "true", "false" },
 		{ "tfs_z", "0.5", "1" },
@@ -89,19 +85,6 @@ static void what_would_change_the_answer_is_refused_by_name(void **state)
 	assert_true(refuses("previous_response_id", "\"resp_1\"", ODM_API_RESPONSES));
 	assert_false(refuses("store", "true", ODM_API_RESPONSES)); /* clients send it unasked */
 	assert_false(refuses("store", "true", ODM_API_CHAT));
-}
-
-static void fields_of_objects_too(void **state)
-{
-	json_t *request = json_loads(
-		"{\"output_config\": {\"effort\": \"low\", \"format\": {\"type\": \"json_schema\"}}}", 0, NULL);
-	struct odm_api_error e = { 0 };
-
-	(void)state;
-	assert_int_equal(odm_client_fields_apply(request, ODM_API_MESSAGES, &e), OD_ERR_UNSUPPORTED);
-	assert_string_equal(e.param, "output_config.format");
-	assert_int_equal(odm_client_fields_apply(request, ODM_API_CHAT, &e), OD_OK);
-	json_decref(request);
 }
 
 static void assert_becomes(const char *text, enum odm_api_kind api, const char *wanted)
@@ -269,7 +252,6 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_would_change_the_answer_is_refused_by_name),
-		cmocka_unit_test(fields_of_objects_too),
 		cmocka_unit_test(options_are_looked_at_with_the_request),
 		cmocka_unit_test(aliases_mean_what_they_mean),
 		cmocka_unit_test(rows_are_single),

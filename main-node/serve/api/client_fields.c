@@ -340,18 +340,6 @@ const struct odm_client_field odm_client_fields[] = {
 
 #define MAX_NAME 40
 
-/* The value at "a.b" of an object; NULL: none. */
-static json_t *value_at(const json_t *o, const char *path)
-{
-	const char *dot = strchr(path, '.');
-	char first[MAX_NAME];
-
-	if (dot == NULL)
-		return json_object_get(o, path);
-	snprintf(first, sizeof(first), "%.*s", (int)(dot - path), path);
-	return json_object_get(json_object_get(o, first), dot + 1);
-}
-
 static bool is_value(const json_t *v, const char *text)
 {
 	json_t *wanted = text != NULL ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
@@ -372,7 +360,7 @@ static bool asks_for_nothing(const json_t *v, const char *neutral)
 
 static int apply(const struct odm_client_field *f, json_t *request, struct odm_api_error *e)
 {
-	json_t *v = value_at(request, f->name);
+	json_t *v = json_object_get(request, f->name);
 
 	if (v == NULL)
 		return OD_OK;

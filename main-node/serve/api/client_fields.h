@@ -31,7 +31,7 @@ enum odm_fate {
 };
 
 struct odm_client_field {
-	const char *name; /* "text.format": the field format of the object text */
+	const char *name; /* "text.format": the field format of the object text, which is done or ignored */
 	unsigned apis; /* enum odm_api_kind */
 	enum odm_fate fate;
 	const char *means; /* ODM_FIELD_ALIAS */

@@ -37,7 +37,7 @@ static int wrong(const char *param, const char *expected, const json_t *v, struc
 
 static bool is_given(const json_t *v)
 {
-	return v != NULL && !json_is_null(v) && !json_is_false(v);
+	return v != NULL && !json_is_null(v) && !json_is_false(v) && (!json_is_string(v) || json_string_length(v) > 0);
 }
 
 static int take_schema(struct odm_output_form *f, const json_t *v, const char *param, struct odm_api_error *e)
