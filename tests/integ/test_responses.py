@@ -153,7 +153,7 @@ BAD_FIELDS = [
     ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"), ({"input": [{"type": 3}]}, "input[0].type"),
     ({"previous_response_id": "resp_1"}, "previous_response_id"), ({"conversation": "c"}, "conversation"), ({"background": True}, "background"),
     ({"prompt": {"id": "p"}}, "prompt"), ({"instructions": 3}, "instructions"),
-    ({"text": {"format": {"type": "json_object"}}}, "text.format"), ({"truncation": "none"}, "truncation"),
+    ({"text": {"format": {"type": "grammar"}}}, "text.format"), ({"truncation": "none"}, "truncation"),
     ({"tools": [{"type": 3}]}, "tools[0].type"), ({"tools": [{"type": "function"}]}, "tools[0].name"),
     ({"tools": [FUNCTION], "tool_choice": "required"}, "tool_choice"),
     ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),

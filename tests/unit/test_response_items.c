@@ -71,7 +71,7 @@ static const struct request_row rows[] = {
 	{ ASK(", 'tools': [{'type': 'function', 'name': 'f', 'description': 'd', 'parameters': {'x': 1}, 'strict': true}, {'type': "
 	      "'function', 'name': 'g', 'parameters': null}], 'tool_choice': 'auto', 'parallel_tool_calls': true"),
 	  "{'tool_choice': 'auto', 'parallel_tool_calls': true, 'tools': [{'type': 'function', 'function': {'name': 'f', "
-	  "'description': 'd', 'parameters': {'x': 1}}}, {'type': 'function', 'function': {'name': 'g'}}], 'messages': [" USER
+	  "'description': 'd', 'parameters': {'x': 1}, 'strict': true}}, {'type': 'function', 'function': {'name': 'g'}}], 'messages': [" USER
 	  "]}" },
 	{ ASK(", 'tools': [{'type': 'web_search'}, {'type': 'function', 'name': 'f'}, {'type': 'custom', 'name': 'c', 'format': {'type': "
 	      "'grammar'}}, {'type': 'local_shell'}, {'type': 'mcp', 'server_label': 'x'}, {'type': 'tool_from_tomorrow'}]"),
@@ -132,7 +132,7 @@ static const struct request_row rows[] = {
 	/* Settings. */
 	{ ASK(", 'max_output_tokens': 9, 'temperature': 0.5, 'top_p': 0.25, 'stream': true, 'seed': 7, 'stop': ['x'], 'store': false, "
 	      "'background': false, 'text': {'format': {'type': 'text'}, 'verbosity': 'low'}, 'truncation': 'auto', 'metadata': {}"),
-	  "{'max_tokens': 9, 'temperature': 0.5, 'top_p': 0.25, 'stop': ['x'], 'stream': true, 'seed': 7, 'messages': [" USER
+	  "{'max_tokens': 9, 'temperature': 0.5, 'top_p': 0.25, 'stop': ['x'], 'stream': true, 'seed': 7, 'text.format': {'type': 'text'}, 'messages': [" USER
 	  "]}" },
 	{ ASK(", 'reasoning': {'effort': 'low', 'summary': 'auto'}, 'include': ['reasoning.encrypted_content']"),
 	  "{'reasoning': {'effort': 'low', 'summary': 'auto'}, 'messages': [" USER "]}" },
@@ -142,7 +142,7 @@ static const struct request_row rows[] = {
 	{ ASK(", 'max_output_tokens': 0"), "max_output_tokens: expected at least 1, or -1, found 0" },
 	{ ASK(", 'top_logprobs': 21"), "top_logprobs: expected an integer from 0 to 20, found 21" },
 	{ ASK(", 'text': {'format': {'type': 'json_schema'}}"),
-	  "text.format: only {'type': 'text'} is supported here" },
+	  "{'text.format': {'type': 'json_object'}, 'messages': [" USER "]}" },
 	{ ASK(", 'truncation': 'none'"), "truncation: expected 'auto' or 'disabled', found 'none'" },
 	{ ASK(", 'metadata': 3"), "metadata: expected an object" },
 	/* These would need stored state. */

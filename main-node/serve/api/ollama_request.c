@@ -99,6 +99,19 @@ static int read_settings(json_t *chat, const json_t *request, struct ollama_fiel
 						"presence_penalty",
 						"logit_bias",
 						"ignore_eos",
+						"min_tokens",
+						"stop_token_ids",
+						"typical_p",
+						"top_n_sigma",
+						"xtc_probability",
+						"xtc_threshold",
+						"dynatemp_range",
+						"dynatemp_exponent",
+						"dry_multiplier",
+						"dry_base",
+						"dry_allowed_length",
+						"dry_penalty_last_n",
+						"dry_sequence_breakers",
 						NULL };
 	int rc;
 
