@@ -142,7 +142,7 @@ static const struct request_row rows[] = {
 	{ ASK(", 'max_output_tokens': 0"), "max_output_tokens: expected at least 1, or -1, found 0" },
 	{ ASK(", 'top_logprobs': 21"), "top_logprobs: expected an integer from 0 to 20, found 21" },
 	{ ASK(", 'text': {'format': {'type': 'json_schema'}}"),
-	  "{'text.format': {'type': 'json_object'}, 'messages': [" USER "]}" },
+	  "{'text.format': {'type': 'json_schema'}, 'messages': [" USER "]}" },
 	{ ASK(", 'truncation': 'none'"), "truncation: expected 'auto' or 'disabled', found 'none'" },
 	{ ASK(", 'metadata': 3"), "metadata: expected an object" },
 	/* These would need stored state. */

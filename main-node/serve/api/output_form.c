@@ -184,7 +184,7 @@ int odm_output_form_read(struct odm_output_form *f, const json_t *given, struct 
 		rc = read_structured(f, request, e);
 	if (rc == OD_OK)
 		rc = read_one(f, request, "json_schema", ODM_OUTPUT_JSON, "json_schema", e);
-	if (rc == OD_OK && json_string_length(json_object_get(request, "grammar")) > 0)
+	if (rc == OD_OK)
 		rc = read_one(f, request, "grammar", ODM_OUTPUT_GRAMMAR, "grammar", e);
 	return rc;
 }
