@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_NESTED 200
+#define MAX_NESTED 200 /* groups in groups */
+#define MAX_STACKED 8 /* repetitions of repetitions, without a group between */
 #define MAX_REPEAT 100000u
 #define MAX_RANGES 1000u /* in a class */
 
@@ -15,9 +16,10 @@ struct ast {
 	bool negated; /* AST_LOOK */
 	uint32_t min, max; /* AST_REPEAT */
 	struct od_chars chars; /* AST_CHARS */
-	struct ast *first, *last, *next, *prev; /* children; the next and the previous child of the parent */
-	uint32_t made[4]; /* expressions: 2 * begin + end of make; without anchors the first one only */
-	bool is_made[4];
+	struct ast *first, *last; /* children */
+	struct ast *before, *next; /* siblings */
+	bool is_made[2][2]; /* whether made[begin][end] is known */
+	uint32_t made[2][2]; /* its expression */
 	struct ast *older; /* the node made before it, to free them all */
 };
 
@@ -56,11 +58,11 @@ static struct ast *new_ast(struct regex *r, enum ast_kind kind)
 
 static void append(struct ast *parent, struct ast *child)
 {
+	child->before = parent->last;
 	if (parent->last != NULL)
 		parent->last->next = child;
 	else
 		parent->first = child;
-	child->prev = parent->last;
 	parent->last = child;
 	parent->anchored |= child->anchored;
 }
@@ -273,7 +275,7 @@ static struct ast *take_group(struct regex *r)
 	} else if (next_are(r, "?<") || next_are(r, "?P<")) {
 		while (r->at < r->len && r->text[r->at] != '>')
 			r->at++;
-		r->at++;
+		r->at += r->at < r->len;
 	} else if (next_is(r, '?')) {
 		return refuse(r, OD_ERR_UNSUPPORTED, "flags and special groups are not supported here;");
 	}
@@ -394,7 +396,7 @@ static struct ast *take_repeated(struct regex *r)
 			r->at++;
 		else if (next_is(r, '+'))
 			return refuse(r, OD_ERR_UNSUPPORTED, "a possessive repetition is not supported here;");
-		if (++times > MAX_NESTED)
+		if (++times > MAX_STACKED)
 			return refuse(r, OD_ERR_RANGE, "it is nested too deep");
 		outer = new_ast(r, AST_REPEAT);
 		if (outer == NULL)
@@ -442,47 +444,39 @@ static struct ast *take_choice(struct regex *r)
 
 static uint32_t make(struct regex *r, struct ast *a, bool begin, bool end);
 
-/* The texts of e but the empty one. */
-static uint32_t not_empty(struct regex *r, uint32_t e)
+/* Texts that a, and then the rest, match. An anchor holds or not by whether anything stands before or behind it:
+ * then[1] is the rest if nothing stands before it, then[0] if something does. then[1] matches all that then[0] does. */
+static uint32_t make_pair(struct regex *r, struct ast *a, const uint32_t then[2], bool begin, bool end)
 {
-	return od_re_nullable(r->p, e) ? od_re_and(r->p, e, od_re_not(r->p, OD_RE_EMPTY)) : e;
-}
+	const uint32_t before = make(r, a, begin, false), last = make(r, a, begin, end);
+	uint32_t e = od_re_cat(r->p, before, then[0]);
 
-/* Behind the child a, what follows matches rest[0], or, if nothing stands before, rest[1]. An anchor holds or not by
- * whether anything stands before or behind it. */
-static uint32_t prepend(struct regex *r, struct ast *a, const uint32_t rest[2], bool begin, bool end)
-{
-	uint32_t e = OD_RE_NONE, one;
-
-	/* nothing in a, and then all in the rest */
-	if (od_re_nullable(r->p, make(r, a, begin, false)))
-		e = not_empty(r, rest[begin]);
-	if (od_re_nullable(r->p, rest[begin]) && od_re_nullable(r->p, make(r, a, begin, end)))
+	if (od_re_nullable(r->p, before))
+		e = od_re_or(r->p, e, then[begin]);
+	else if (od_re_nullable(r->p, last) && od_re_nullable(r->p, then[begin]))
 		e = od_re_or(r->p, e, OD_RE_EMPTY);
-	/* something in a, and then nothing or something in the rest */
-	if (od_re_nullable(r->p, rest[0]))
-		e = od_re_or(r->p, e, not_empty(r, make(r, a, begin, end)));
-	one = not_empty(r, make(r, a, begin, false));
-	return od_re_or(r->p, e, od_re_cat(r->p, one, not_empty(r, rest[0])));
+	return od_re_nullable(r->p, then[0]) ? od_re_or(r->p, e, last) : e;
 }
 
-static uint32_t make_sequence(struct regex *r, const struct ast *sequence, bool begin, bool end)
+/* From the last child to the first, without recursion: a sequence may be long. */
+static uint32_t make_sequence(struct regex *r, const struct ast *s, bool begin, bool end)
 {
-	uint32_t rest[2] = { OD_RE_EMPTY, OD_RE_EMPTY };
+	uint32_t then[2] = { OD_RE_EMPTY, OD_RE_EMPTY };
 	bool anchored = false;
 
-	for (struct ast *a = sequence->last; a != NULL; a = a->prev) {
-		const uint32_t now[2] = {
-			anchored || a->anchored ? prepend(r, a, rest, false, end) :
-						  od_re_cat(r->p, make(r, a, false, end), rest[0]),
-			anchored || a->anchored ? prepend(r, a, rest, true, end) :
-						  od_re_cat(r->p, make(r, a, false, end), rest[0]),
-		};
+	for (struct ast *a = s->last; a != NULL; a = a->before) {
+		uint32_t e[2];
 
 		anchored |= a->anchored;
-		memcpy(rest, now, sizeof(rest));
+		if (anchored) {
+			e[0] = make_pair(r, a, then, false, end);
+			e[1] = begin ? make_pair(r, a, then, true, end) : e[0];
+		} else {
+			e[0] = e[1] = od_re_cat(r->p, make(r, a, false, false), then[0]);
+		}
+		memcpy(then, e, sizeof(then));
 	}
-	return rest[begin];
+	return then[begin];
 }
 
 static uint32_t make_choice(struct regex *r, struct ast *a, bool begin, bool end)
@@ -505,43 +499,44 @@ static uint32_t make_choice(struct regex *r, struct ast *a, bool begin, bool end
 	return e;
 }
 
+static uint32_t make_repeat(struct regex *r, const struct ast *a, bool begin, bool end)
+{
+	uint32_t e;
+
+	if (!a->anchored)
+		return od_re_repeat(r->p, make(r, a->first, false, false), a->min, a->max);
+	if (a->max > 1)
+		(void)refuse(r, OD_ERR_UNSUPPORTED, "^, $ or a look-ahead within a repetition is not supported here;");
+	e = make(r, a->first, begin, end);
+	if (a->max == 0)
+		return OD_RE_EMPTY;
+	return a->min == 0 ? od_re_or(r->p, e, OD_RE_EMPTY) : e;
+}
+
 /* begin, end: nothing stands before, behind the text that a matches. */
-static uint32_t make_anew(struct regex *r, struct ast *a, bool begin, bool end)
+static uint32_t make(struct regex *r, struct ast *a, bool begin, bool end)
 {
 	uint32_t e = OD_RE_NONE;
 
+	if (!a->anchored)
+		begin = end = false; /* no matter */
+	if (a->is_made[begin][end])
+		return a->made[begin][end];
+	if (od_re_check(r->p, NULL) != OD_OK)
+		return OD_RE_NONE;
 	switch (a->kind) {
-	case AST_CHARS: return od_chars_re(r->p, &a->chars, r->w);
-	case AST_SEQUENCE: return make_sequence(r, a, begin, end);
-	case AST_CHOICE: return make_choice(r, a, begin, end);
-	case AST_REPEAT:
-		if (!a->anchored)
-			return od_re_repeat(r->p, make(r, a->first, false, false), a->min, a->max);
-		if (a->max > 1)
-			(void)refuse(r, OD_ERR_UNSUPPORTED,
-				     "^, $ or a look-ahead within a repetition is not supported here;");
-		e = make(r, a->first, begin, end);
-		return a->min == 0 ? od_re_or(r->p, e, OD_RE_EMPTY) : e;
-	case AST_BEGIN: return begin ? OD_RE_EMPTY : OD_RE_NONE;
-	case AST_END: return end ? OD_RE_EMPTY : OD_RE_NONE;
+	case AST_CHARS: e = od_chars_re(r->p, &a->chars, r->w); break;
+	case AST_SEQUENCE: e = make_sequence(r, a, begin, end); break;
+	case AST_CHOICE: e = make_choice(r, a, begin, end); break;
+	case AST_REPEAT: e = make_repeat(r, a, begin, end); break;
+	case AST_BEGIN: e = begin ? OD_RE_EMPTY : OD_RE_NONE; break;
+	case AST_END: e = end ? OD_RE_EMPTY : OD_RE_NONE; break;
 	case AST_LOOK:
 		(void)refuse(r, OD_ERR_UNSUPPORTED, "a look-ahead that is not at the start is not supported here;");
-		return OD_RE_NONE;
 	}
-	return OD_RE_NONE;
-}
-
-static uint32_t make(struct regex *r, struct ast *a, bool begin, bool end)
-{
-	const int which = a->anchored ? 2 * begin + end : 0;
-
-	if (od_re_check(r->p, NULL) != OD_OK || r->rc != OD_OK)
-		return OD_RE_NONE;
-	if (!a->is_made[which]) {
-		a->made[which] = make_anew(r, a, begin, end);
-		a->is_made[which] = true;
-	}
-	return a->made[which];
+	a->is_made[begin][end] = true;
+	a->made[begin][end] = e;
+	return e;
 }
 
 /* The texts of which some part matches a; begin: a part at the start. */
@@ -581,7 +576,7 @@ static uint32_t make_looks(struct regex *r, struct ast *root, uint32_t some)
 		e = od_re_and(r->p, e, look->negated ? od_re_not(r->p, one) : one);
 		before->next = look->next;
 		if (look->next != NULL)
-			look->next->prev = before;
+			look->next->before = before;
 		else
 			s->last = before;
 	}
