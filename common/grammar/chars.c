@@ -79,27 +79,27 @@ void od_chars_fini(struct od_chars *c)
 
 /* ---- UTF-8 ---- */
 
-static int encode(uint32_t c, uint8_t out[4])
+size_t od_char_write(uint32_t c, char out[4])
 {
 	if (c < 0x80) {
-		out[0] = (uint8_t)c;
+		out[0] = (char)c;
 		return 1;
 	}
 	if (c < 0x800) {
-		out[0] = (uint8_t)(0xc0 | c >> 6);
-		out[1] = (uint8_t)(0x80 | (c & 0x3f));
+		out[0] = (char)(0xc0 | c >> 6);
+		out[1] = (char)(0x80 | (c & 0x3f));
 		return 2;
 	}
 	if (c < 0x10000) {
-		out[0] = (uint8_t)(0xe0 | c >> 12);
-		out[1] = (uint8_t)(0x80 | (c >> 6 & 0x3f));
-		out[2] = (uint8_t)(0x80 | (c & 0x3f));
+		out[0] = (char)(0xe0 | c >> 12);
+		out[1] = (char)(0x80 | (c >> 6 & 0x3f));
+		out[2] = (char)(0x80 | (c & 0x3f));
 		return 3;
 	}
-	out[0] = (uint8_t)(0xf0 | c >> 18);
-	out[1] = (uint8_t)(0x80 | (c >> 12 & 0x3f));
-	out[2] = (uint8_t)(0x80 | (c >> 6 & 0x3f));
-	out[3] = (uint8_t)(0x80 | (c & 0x3f));
+	out[0] = (char)(0xf0 | c >> 18);
+	out[1] = (char)(0x80 | (c >> 12 & 0x3f));
+	out[2] = (char)(0x80 | (c >> 6 & 0x3f));
+	out[3] = (char)(0x80 | (c & 0x3f));
 	return 4;
 }
 
@@ -166,10 +166,10 @@ static uint32_t utf8_range(struct od_re_pool *p, uint32_t first, uint32_t last)
 		if (first > ends[i])
 			continue;
 		if (ends[i] != LAST_SURROGATE) {
-			const int n = encode(first, a);
+			const size_t n = od_char_write(first, (char *)a);
 
-			(void)encode(end, b);
-			r = od_re_or(p, r, between(p, a, b, n));
+			(void)od_char_write(end, (char *)b);
+			r = od_re_or(p, r, between(p, a, b, (int)n));
 		}
 		first = end + 1;
 	}
@@ -224,13 +224,20 @@ static uint32_t json_range(struct od_re_pool *p, uint32_t first, uint32_t last)
 
 uint32_t od_chars_re(struct od_re_pool *p, struct od_chars *c, enum od_writing w)
 {
-	uint32_t r = OD_RE_NONE;
+	uint32_t *all, r;
 
 	od_chars_sort(c);
+	all = malloc((c->n + 1) * sizeof(*all));
+	if (all == NULL || c->failed) {
+		od_re_fail(p);
+		free(all);
+		return OD_RE_NONE;
+	}
 	for (size_t i = 0; i < c->n; i++)
-		r = od_re_or(p, r,
-			     w == OD_WRITE_PLAIN ? utf8_range(p, c->range[i].first, c->range[i].last) :
-						   json_range(p, c->range[i].first, c->range[i].last));
+		all[i] = w == OD_WRITE_PLAIN ? utf8_range(p, c->range[i].first, c->range[i].last) :
+					       json_range(p, c->range[i].first, c->range[i].last);
+	r = od_re_alt(p, all, c->n);
+	free(all);
 	return r;
 }
 

@@ -44,5 +44,7 @@ void od_write_text(struct od_strbuf *out, const char *text, size_t len, enum od_
 uint32_t od_written_text(struct od_re_pool *p, const char *text, size_t len, enum od_writing w);
 /* Decodes a character of UTF-8 at text; *len: its bytes. Returns UINT32_MAX at what is none. */
 uint32_t od_char_at(const char *text, size_t size, size_t *len);
+/* Writes the UTF-8 of a character; returns the number of its bytes. */
+size_t od_char_write(uint32_t c, char out[4]);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define MAX_NODES (1u << 22)
+#define MAX_LIST (1u << 24) /* members of alternatives and intersections together */
 #define MAX_ROW_BYTES ((size_t)64 << 20)
 #define DEFAULT_WORK 3000000u /* derivatives: about a second */
 #define UNKNOWN UINT32_MAX
@@ -36,6 +37,7 @@ struct od_re_pool {
 	uint8_t class_of[256]; /* bytes of one class are in the same sets */
 	unsigned n_classes;
 	uint64_t work, max_work;
+	size_t spent; /* eighths of a derivative, not in work yet */
 	size_t row_bytes;
 	int failed; /* OD_OK, or why */
 };
@@ -244,6 +246,20 @@ int od_re_check(const struct od_re_pool *p, struct od_err *err)
 	return OD_OK;
 }
 
+void od_re_spend(struct od_re_pool *p, size_t n)
+{
+	p->spent += n;
+	p->work += p->spent / 8;
+	p->spent %= 8;
+	if (p->work > p->max_work)
+		fail(p, OD_ERR_RANGE);
+}
+
+void od_re_fail(struct od_re_pool *p)
+{
+	fail(p, OD_ERR_NOMEM);
+}
+
 uint64_t od_re_work(const struct od_re_pool *p)
 {
 	return p->work;
@@ -345,7 +361,10 @@ static bool put(struct od_re_pool *p, enum re_kind kind, uint32_t r)
 	const bool flat = at(p, r)->kind == kind;
 	const uint32_t n = flat ? at(p, r)->b : 1, from = at(p, r)->a;
 
-	if (!grow(p, (void **)&p->list, p->n_list, n, &p->cap_list, sizeof(*p->list)))
+	if (p->n_list + n > MAX_LIST)
+		fail(p, OD_ERR_RANGE);
+	od_re_spend(p, n);
+	if (p->failed != OD_OK || !grow(p, (void **)&p->list, p->n_list, n, &p->cap_list, sizeof(*p->list)))
 		return false;
 	for (uint32_t i = 0; i < n; i++)
 		p->list[p->n_list++] = flat ? p->list[from + i] : r;
