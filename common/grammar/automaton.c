@@ -5,9 +5,11 @@
 
 #define UNKNOWN UINT32_MAX
 #define MAX_SETS (1u << 22)
+#define MAX_ALL_WAYS (1u << 24) /* sets together */
 #define MAX_ROW_BYTES ((size_t)64 << 20)
 #define MAX_LEVEL 1000 /* levels of JSON, as most readers have it */
-#define MAX_RECURSION 4000 /* stacks in stacks while one is opened or two are joined */
+#define MAX_RECURSION 4000 /* stacks in stacks while two are joined */
+#define MAX_WAYS (1u << 20) /* in a state, before equal ones are joined */
 
 /* A way: of a state, an expression; of a stack, a node; and the stack behind it. */
 struct reading {
@@ -21,6 +23,7 @@ struct set {
 	bool ends; /* state: the text may end; stack: nothing need follow */
 	uint16_t level; /* stack: levels of JSON around it */
 	uint32_t opened; /* stack: its state; UNKNOWN: not made yet */
+	uint32_t met; /* stack: the last opening in which it was met */
 	uint32_t *row; /* [256] state: the next ones, UNKNOWN where not made yet; NULL: none is */
 };
 
@@ -40,6 +43,15 @@ struct od_automaton {
 	size_t n_joined, joined_size;
 	uint32_t *space; /* [MAX_LEVEL + 1] expressions; UNKNOWN: not made yet */
 	uint32_t start, bottom, level_end;
+	/* an opening: stacks whose readings are still to be expanded, and calls of rules, by what may follow them */
+	uint32_t opening; /* its number */
+	uint32_t *todo;
+	size_t n_todo, cap_todo;
+	struct call {
+		uint32_t body, stack; /* stack: UNKNOWN, if the rule is not called */
+	} * call; /* [rules of the grammar] by order */
+	uint32_t *called; /* orders of the rules that are called: a heap, the highest first */
+	size_t n_called;
 	size_t row_bytes;
 	int failed;
 };
@@ -55,6 +67,14 @@ static void fail(struct od_automaton *a, int rc)
 {
 	if (a->failed == OD_OK)
 		a->failed = rc;
+}
+
+/* Nodes that are expanded, and ways that are joined, are work of the pool of expressions. */
+static void count(struct od_automaton *a, size_t work)
+{
+	od_re_spend(a->res, work);
+	if (od_re_check(a->res, NULL) != OD_OK)
+		fail(a, OD_ERR_RANGE);
 }
 
 static bool grow(struct od_automaton *a, void **v, size_t n, size_t more, size_t *cap, size_t size)
@@ -143,7 +163,7 @@ static uint32_t intern(struct od_automaton *a, const struct reading *way, size_t
 		    (n == 0 || memcmp(a->ways + s->first, way, n * sizeof(*way)) == 0))
 			return a->hash[at] - 1;
 	}
-	if (a->n == MAX_SETS)
+	if (a->n == MAX_SETS || a->n_ways + n > MAX_ALL_WAYS)
 		fail(a, OD_ERR_RANGE);
 	if (a->failed != OD_OK || !grow(a, (void **)&a->set, a->n, 1, &a->cap, sizeof(*a->set)) ||
 	    !grow(a, (void **)&a->ways, a->n_ways, n, &a->cap_ways, sizeof(*a->ways)))
@@ -169,6 +189,12 @@ static uint32_t push(struct od_automaton *a, uint32_t node, uint32_t stack)
 	return node == OD_SYNTAX_EMPTY ? stack : intern(a, &w, 1, false, false);
 }
 
+/* Numbers of sets that are joined are often close together: their bits must not cancel each other out. */
+static uint64_t hash_of_two(uint32_t x, uint32_t y)
+{
+	return mix(0, (uint64_t)x << 32 | y);
+}
+
 static bool rehash_joined(struct od_automaton *a)
 {
 	const size_t size = a->joined_size == 0 ? 256 : 2 * a->joined_size;
@@ -179,7 +205,7 @@ static bool rehash_joined(struct od_automaton *a)
 		return false;
 	}
 	for (size_t i = 0; i < a->joined_size; i++) {
-		size_t at = mix(a->joined[i].a, a->joined[i].b) & (size - 1);
+		size_t at = hash_of_two(a->joined[i].a, a->joined[i].b) & (size - 1);
 
 		if (a->joined[i].b == 0)
 			continue;
@@ -202,8 +228,11 @@ static uint32_t make_joined(struct od_automaton *a, uint32_t x, uint32_t y, unsi
 	uint32_t i = 0, k = 0, both;
 	size_t n = 0;
 
-	if (way == NULL) {
+	count(a, 8 + sx.n + sy.n);
+	if (way == NULL)
 		fail(a, OD_ERR_NOMEM);
+	if (a->failed != OD_OK) {
+		free(way);
 		return x;
 	}
 	while (i < sx.n || k < sy.n) {
@@ -233,6 +262,7 @@ static uint32_t join(struct od_automaton *a, uint32_t x, uint32_t y, unsigned de
 	uint32_t both;
 	size_t at;
 
+	count(a, 1);
 	if (x == y || a->failed != OD_OK)
 		return x;
 	if (x > y) {
@@ -244,13 +274,13 @@ static uint32_t join(struct od_automaton *a, uint32_t x, uint32_t y, unsigned de
 		fail(a, OD_ERR_RANGE);
 	if (2 * a->n_joined >= a->joined_size && !rehash_joined(a))
 		return x;
-	for (at = mix(x, y) & (a->joined_size - 1); a->joined[at].b != 0; at = (at + 1) & (a->joined_size - 1))
+	for (at = hash_of_two(x, y) & (a->joined_size - 1); a->joined[at].b != 0; at = (at + 1) & (a->joined_size - 1))
 		if (a->joined[at].a == x && a->joined[at].b == y)
 			return a->joined[at].both;
 	both = make_joined(a, x, y, depth);
 	if (a->failed != OD_OK || (2 * a->n_joined >= a->joined_size && !rehash_joined(a)))
 		return x;
-	for (at = mix(x, y) & (a->joined_size - 1); a->joined[at].b != 0; at = (at + 1) & (a->joined_size - 1))
+	for (at = hash_of_two(x, y) & (a->joined_size - 1); a->joined[at].b != 0; at = (at + 1) & (a->joined_size - 1))
 		;
 	a->joined[at] = (struct joined){ x, y, both };
 	a->n_joined++;
@@ -262,7 +292,9 @@ static uint32_t join(struct od_automaton *a, uint32_t x, uint32_t y, unsigned de
 /* Adds a way to a state; ways with the same expression are joined later. */
 static void add(struct od_automaton *a, struct making *m, uint32_t re, uint32_t stack)
 {
-	if (grow(a, (void **)&m->way, m->n, 1, &m->cap, sizeof(*m->way)))
+	if (m->n == MAX_WAYS)
+		fail(a, OD_ERR_RANGE);
+	else if (grow(a, (void **)&m->way, m->n, 1, &m->cap, sizeof(*m->way)))
 		m->way[m->n++] = (struct reading){ re, stack };
 }
 
@@ -287,39 +319,33 @@ static int by_what(const void *x, const void *y)
 	return a->stack < b->stack ? -1 : a->stack > b->stack;
 }
 
-/* The state of what was added; m is empty afterwards. */
+/* All stacks of these n ways at once: by halves, so that few sets are made that are not the last one. */
+static uint32_t join_all(struct od_automaton *a, const struct reading *way, size_t n)
+{
+	if (n == 1)
+		return way[0].stack;
+	return join(a, join_all(a, way, n / 2), join_all(a, way + n / 2, n - n / 2), 0);
+}
+
+/* Makes the state of the ways that were added; m is empty afterwards. */
 static uint32_t make_state(struct od_automaton *a, struct making *m)
 {
 	uint32_t state = OD_STATE_DEAD;
 	size_t n = 0;
 
+	count(a, m->n);
 	if (m->n > 1)
 		qsort(m->way, m->n, sizeof(*m->way), by_what);
-	for (size_t i = 0; i < m->n; i++)
-		if (n > 0 && m->way[n - 1].what == m->way[i].what)
-			m->way[n - 1].stack = join(a, m->way[n - 1].stack, m->way[i].stack, 0);
-		else
-			m->way[n++] = m->way[i];
+	for (size_t i = 0, end; i < m->n; i = end) {
+		for (end = i + 1; end < m->n && m->way[end].what == m->way[i].what;)
+			end++;
+		m->way[n++] = (struct reading){ m->way[i].what, join_all(a, m->way + i, end - i) };
+	}
 	if (n > 0 || m->ends)
 		state = intern(a, m->way, n, true, m->ends);
 	free(m->way);
 	*m = (struct making){ 0 };
 	return a->failed == OD_OK ? state : OD_STATE_DEAD;
-}
-
-/* Stacks that are being opened, from the outermost on. */
-struct opening {
-	uint32_t stack;
-	unsigned depth;
-	const struct opening *outer;
-};
-
-static uint32_t open_stack(struct od_automaton *a, uint32_t stack, const struct opening *outer, unsigned *low);
-
-/* Adds the state behind a stack. *low: the least depth of an opening stack that was met again, and left out. */
-static void add_opened(struct od_automaton *a, struct making *m, uint32_t stack, const struct opening *o, unsigned *low)
-{
-	add_state(a, m, open_stack(a, stack, o, low));
 }
 
 static uint32_t space_of(struct od_automaton *a, unsigned level)
@@ -341,80 +367,158 @@ static uint32_t space_of(struct od_automaton *a, unsigned level)
 	return *re;
 }
 
-static void add_re(struct od_automaton *a, struct making *m, uint32_t re, uint32_t stack, const struct opening *o,
-		   unsigned *low)
+/* ---- Opening a stack ----
+ *
+ * The state behind a stack has the ways of all stacks that are reached from it without a byte. Each is expanded once.
+ * Rules that several nodes begin with are expanded once, too, with all that may follow them: a rule comes after all
+ * that call it, except those that are reached through what is empty in it. */
+
+/* Remembers to expand the readings of a stack. */
+static void reach(struct od_automaton *a, uint32_t stack)
+{
+	if (a->failed != OD_OK || a->set[stack].met == a->opening)
+		return;
+	a->set[stack].met = a->opening;
+	if (grow(a, (void **)&a->todo, a->n_todo, 1, &a->cap_todo, sizeof(*a->todo)))
+		a->todo[a->n_todo++] = stack;
+}
+
+static void call_rule(struct od_automaton *a, uint32_t order, uint32_t body, uint32_t stack)
+{
+	struct call *c = &a->call[order];
+	size_t i = a->n_called;
+
+	if (c->stack != UNKNOWN) {
+		c->stack = join(a, c->stack, stack, 0);
+		return;
+	}
+	*c = (struct call){ body, stack };
+	for (a->n_called++; i > 0 && a->called[(i - 1) / 2] < order; i = (i - 1) / 2)
+		a->called[i] = a->called[(i - 1) / 2];
+	a->called[i] = order;
+}
+
+static struct call take_call(struct od_automaton *a)
+{
+	const uint32_t order = a->called[0], last = a->called[--a->n_called];
+	const struct call c = a->call[order];
+	size_t i = 0, child;
+
+	for (; (child = 2 * i + 1) < a->n_called; i = child) {
+		if (child + 1 < a->n_called && a->called[child + 1] > a->called[child])
+			child++;
+		if (a->called[child] <= last)
+			break;
+		a->called[i] = a->called[child];
+	}
+	a->called[i] = last;
+	a->call[order].stack = UNKNOWN;
+	return c;
+}
+
+static void add_re(struct od_automaton *a, struct making *m, uint32_t re, uint32_t stack)
 {
 	if (od_re_goes_on(a->res, re))
 		add(a, m, re, stack);
 	if (od_re_nullable(a->res, re))
-		add_opened(a, m, stack, o, low);
+		reach(a, stack);
 }
 
-/* Adds all with which the node can begin, and what follows it if it can be empty. */
-static void expand(struct od_automaton *a, struct making *m, uint32_t node, uint32_t stack, const struct opening *o,
-		   unsigned *low)
+static void expand(struct od_automaton *a, struct making *m, uint32_t node, uint32_t stack);
+
+static void expand_repeat(struct od_automaton *a, struct making *m, uint32_t node, uint32_t stack)
+{
+	const struct od_syntax n = *od_grammar_node(a->g, node);
+	const bool empty = od_grammar_node(a->g, n.a)->nullable;
+	uint32_t rest;
+
+	if (n.min == 0 || empty)
+		reach(a, stack);
+	if (!od_grammar_node(a->g, n.a)->productive)
+		return;
+	rest = push(a, od_grammar_rest(a->g, node), stack);
+	/* Behind an empty time one time less is left: nothing new can follow. */
+	if (empty && a->failed == OD_OK)
+		a->set[rest].met = a->opening;
+	expand(a, m, n.a, rest);
+}
+
+/* Adds all with which the node can begin, and reaches what follows it if it can be empty. */
+static void expand(struct od_automaton *a, struct making *m, uint32_t node, uint32_t stack)
 {
 	const struct od_syntax n = *od_grammar_node(a->g, node); /* nodes move */
 
+	count(a, 1);
 	if (a->failed != OD_OK || !n.productive)
 		return;
 	switch (n.kind) {
 	case OD_SYNTAX_IS_NONE: return;
 	case OD_SYNTAX_IS_EMPTY:
-	case OD_SYNTAX_LEVEL_END: add_opened(a, m, stack, o, low); return;
-	case OD_SYNTAX_RE: add_re(a, m, n.a, stack, o, low); return;
-	case OD_SYNTAX_SPACE: add_re(a, m, space_of(a, a->set[stack].level), stack, o, low); return;
-	case OD_SYNTAX_CAT: expand(a, m, n.a, push(a, n.b, stack), o, low); return;
-	case OD_SYNTAX_LEVEL: expand(a, m, n.a, push(a, a->level_end, stack), o, low); return;
+	case OD_SYNTAX_LEVEL_END: reach(a, stack); return;
+	case OD_SYNTAX_RE: add_re(a, m, n.a, stack); return;
+	case OD_SYNTAX_SPACE: add_re(a, m, space_of(a, a->set[stack].level), stack); return;
+	case OD_SYNTAX_CAT: expand(a, m, n.a, push(a, n.b, stack)); return;
+	case OD_SYNTAX_LEVEL: expand(a, m, n.a, push(a, a->level_end, stack)); return;
 	case OD_SYNTAX_ALT:
 		for (uint32_t i = 0; i < n.b; i++)
-			expand(a, m, od_grammar_member(a->g, &n, i), stack, o, low);
+			expand(a, m, od_grammar_member(a->g, &n, i), stack);
 		return;
-	case OD_SYNTAX_RULE: expand(a, m, od_grammar_body(a->g, &n), stack, o, low); return;
-	case OD_SYNTAX_REPEAT:
-		if (n.min == 0 || od_grammar_node(a->g, n.a)->nullable)
-			add_opened(a, m, stack, o, low);
-		if (od_grammar_node(a->g, n.a)->productive)
-			expand(a, m, n.a, push(a, od_grammar_rest(a->g, node), stack), o, low);
-		return;
+	case OD_SYNTAX_RULE: call_rule(a, od_grammar_order(a->g, &n), od_grammar_body(a->g, &n), stack); return;
+	case OD_SYNTAX_REPEAT: expand_repeat(a, m, node, stack); return;
 	}
 }
 
-/* The state behind a stack. Where a stack is met again while it is being opened, as in the repetition of what can be
- * empty, it is left out, for it adds nothing to itself; but the stacks between then lack something, so their states are
- * not kept. */
-static uint32_t open_stack(struct od_automaton *a, uint32_t stack, const struct opening *outer, unsigned *low)
+static void expand_stack(struct od_automaton *a, struct making *m, uint32_t stack)
 {
-	const struct opening o = { stack, outer != NULL ? outer->depth + 1 : 0, outer };
-	unsigned own = UINT32_MAX;
+	const struct set s = a->set[stack]; /* sets and ways move */
+
+	if (s.opened != UNKNOWN) {
+		add_state(a, m, s.opened);
+		return;
+	}
+	m->ends |= s.ends;
+	for (uint32_t i = 0; i < s.n; i++) {
+		const struct reading w = a->ways[s.first + i];
+
+		expand(a, m, w.what, w.stack);
+	}
+}
+
+uint32_t od_automaton_after(struct od_automaton *a, uint32_t stack)
+{
 	struct making m = { 0 };
 	uint32_t state;
 
-	if (a->set[stack].opened != UNKNOWN)
-		return a->set[stack].opened;
-	for (const struct opening *at = outer; at != NULL; at = at->outer)
-		if (at->stack == stack) {
-			*low = at->depth < *low ? at->depth : *low;
-			return OD_STATE_DEAD;
-		}
-	if (o.depth > MAX_RECURSION) {
-		fail(a, OD_ERR_RANGE);
-		return OD_STATE_DEAD;
-	}
-	m.ends = a->set[stack].ends;
-	for (uint32_t i = 0; i < a->set[stack].n; i++) {
-		const struct reading w = a->ways[a->set[stack].first + i];
+	if (a->set[stack].opened != UNKNOWN || a->failed != OD_OK)
+		return a->failed == OD_OK ? a->set[stack].opened : OD_STATE_DEAD;
+	a->opening++;
+	reach(a, stack);
+	while (a->failed == OD_OK && (a->n_todo > 0 || a->n_called > 0)) {
+		if (a->n_todo > 0) {
+			expand_stack(a, &m, a->todo[--a->n_todo]);
+		} else {
+			const struct call c = take_call(a);
 
-		expand(a, &m, w.what, w.stack, &o, &own);
+			expand(a, &m, c.body, c.stack);
+		}
 	}
 	state = make_state(a, &m);
-	if (own >= o.depth)
+	if (a->failed == OD_OK)
 		a->set[stack].opened = state;
-	*low = own < *low ? own : *low;
 	return state;
 }
 
 /* ---- Life ---- */
+
+/* Memory of which all numbers are UNKNOWN. */
+static void *unknown(size_t n, size_t size)
+{
+	void *v = malloc((n + 1) * size);
+
+	if (v != NULL)
+		memset(v, 0xff, (n + 1) * size);
+	return v;
+}
 
 int od_automaton_new(struct od_automaton **out, struct od_grammar *g, struct od_err *err)
 {
@@ -429,11 +533,11 @@ int od_automaton_new(struct od_automaton **out, struct od_grammar *g, struct od_
 	a->g = g;
 	a->res = od_grammar_res(g);
 	a->level_end = od_grammar_level_end(g);
-	a->space = malloc((MAX_LEVEL + 1) * sizeof(*a->space));
-	if (a->space == NULL)
+	a->space = unknown(MAX_LEVEL + 1, sizeof(*a->space));
+	a->call = unknown(od_grammar_rules(g), sizeof(*a->call));
+	a->called = unknown(od_grammar_rules(g), sizeof(*a->called));
+	if (a->space == NULL || a->call == NULL || a->called == NULL)
 		fail(a, OD_ERR_NOMEM);
-	else
-		memset(a->space, 0xff, (MAX_LEVEL + 1) * sizeof(*a->space));
 	(void)intern(a, NULL, 0, true, false); /* OD_STATE_DEAD */
 	a->bottom = intern(a, NULL, 0, false, true);
 	if (a->failed == OD_OK)
@@ -460,6 +564,9 @@ void od_automaton_free(struct od_automaton *a)
 	free(a->hash);
 	free(a->joined);
 	free(a->space);
+	free(a->todo);
+	free(a->call);
+	free(a->called);
 	od_grammar_free(a->g);
 	free(a);
 }
@@ -479,8 +586,9 @@ int od_automaton_check(const struct od_automaton *a, struct od_err *err)
 
 size_t od_automaton_memory(const struct od_automaton *a)
 {
-	return od_grammar_memory(a->g) + a->cap * sizeof(*a->set) + a->cap_ways * sizeof(*a->ways) +
-	       a->hash_size * sizeof(*a->hash) + a->joined_size * sizeof(*a->joined) + a->row_bytes;
+	return od_grammar_memory(a->g) + od_grammar_rules(a->g) * (sizeof(*a->call) + sizeof(*a->called)) +
+	       a->cap * sizeof(*a->set) + a->cap_ways * sizeof(*a->ways) + a->hash_size * sizeof(*a->hash) +
+	       a->joined_size * sizeof(*a->joined) + a->row_bytes;
 }
 
 struct od_re_pool *od_automaton_res(struct od_automaton *a)
@@ -498,13 +606,6 @@ uint32_t od_automaton_start(const struct od_automaton *a)
 bool od_automaton_ends(const struct od_automaton *a, uint32_t state)
 {
 	return a->set[state].ends;
-}
-
-uint32_t od_automaton_after(struct od_automaton *a, uint32_t stack)
-{
-	unsigned low = UINT32_MAX;
-
-	return open_stack(a, stack, NULL, &low);
 }
 
 static uint32_t make_step(struct od_automaton *a, uint32_t state, uint8_t byte)

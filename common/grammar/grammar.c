@@ -11,6 +11,7 @@ struct rule {
 	uint32_t body;
 	/* in the search for left recursion */
 	enum { RULE_NEW, RULE_OPEN, RULE_DONE } search;
+	uint32_t order; /* above that of all rules with which it can begin */
 };
 
 struct od_grammar {
@@ -22,6 +23,7 @@ struct od_grammar {
 	size_t n_list, cap_list;
 	struct rule *rule;
 	size_t n_rules, cap_rules;
+	uint32_t n_ordered;
 	uint32_t *hash; /* node numbers plus one, 0: free */
 	size_t hash_size;
 	uint32_t root;
@@ -299,30 +301,35 @@ void od_syntax_define(struct od_grammar *g, uint32_t rule, uint32_t body)
 
 /* ---- Checks ---- */
 
+/* Whether a node is known to match some text (or the empty one). A rule is known by its body, so that a chain of rules
+ * is found out in one round. */
+static bool is_known(const struct od_grammar *g, uint32_t node, bool empty)
+{
+	const struct od_syntax *n = &g->node[node];
+
+	if (n->kind == OD_SYNTAX_RULE)
+		n = &g->node[g->rule[n->a].body];
+	return empty ? n->nullable : n->productive;
+}
+
 /* Whether a node matches some text (or the empty one), by what is known of others. */
 static bool matches(const struct od_grammar *g, const struct od_syntax *n, bool empty)
 {
-	const struct od_syntax *a = &g->node[n->a < g->n ? n->a : 0]; /* for kinds that have one */
-
 	switch (n->kind) {
 	case OD_SYNTAX_IS_EMPTY:
 	case OD_SYNTAX_LEVEL_END:
 	case OD_SYNTAX_SPACE: return true;
 	case OD_SYNTAX_IS_NONE: return false;
 	case OD_SYNTAX_RE: return empty ? od_re_nullable(g->res, n->a) : od_re_live(g->res, n->a);
-	case OD_SYNTAX_CAT:
-		return empty ? a->nullable && g->node[n->b].nullable : a->productive && g->node[n->b].productive;
+	case OD_SYNTAX_CAT: return is_known(g, n->a, empty) && is_known(g, n->b, empty);
 	case OD_SYNTAX_ALT:
-		for (uint32_t i = 0; i < n->b; i++) {
-			const struct od_syntax *c = &g->node[g->list[n->a + i]];
-
-			if (empty ? c->nullable : c->productive)
+		for (uint32_t i = 0; i < n->b; i++)
+			if (is_known(g, g->list[n->a + i], empty))
 				return true;
-		}
 		return false;
-	case OD_SYNTAX_REPEAT: return n->min == 0 || (empty ? a->nullable : a->productive);
-	case OD_SYNTAX_RULE: a = &g->node[g->rule[n->a].body]; return empty ? a->nullable : a->productive;
-	case OD_SYNTAX_LEVEL: return empty ? a->nullable : a->productive;
+	case OD_SYNTAX_REPEAT: return n->min == 0 || is_known(g, n->a, empty);
+	case OD_SYNTAX_RULE: return is_known(g, g->rule[n->a].body, empty);
+	case OD_SYNTAX_LEVEL: return is_known(g, n->a, empty);
 	}
 	return false;
 }
@@ -367,18 +374,23 @@ static int64_t search_rule(struct od_grammar *g, uint32_t number, unsigned depth
 	r->search = RULE_OPEN;
 	found = begins_with(g, r->body, depth);
 	r->search = RULE_DONE;
+	r->order = g->n_ordered++;
 	return found;
 }
 
-#define MAX_SEARCH 5000 /* rules that begin with rules: bounds recursion */
+#define MAX_SEARCH 10000 /* nodes that begin with nodes, through rules: bounds recursion */
 
 static int64_t begins_with(struct od_grammar *g, uint32_t node, unsigned depth)
 {
 	const struct od_syntax *n = &g->node[node];
 	int64_t found = -1;
 
+	if (depth > MAX_SEARCH)
+		g->failed = OD_ERR_RANGE;
+	if (g->failed != OD_OK)
+		return -1;
 	for (; n->kind == OD_SYNTAX_CAT && found < 0; n = &g->node[n->b]) {
-		found = begins_with(g, n->a, depth);
+		found = begins_with(g, n->a, depth + 1);
 		if (!g->node[n->a].nullable)
 			return found;
 	}
@@ -387,16 +399,11 @@ static int64_t begins_with(struct od_grammar *g, uint32_t node, unsigned depth)
 	switch (n->kind) {
 	case OD_SYNTAX_ALT:
 		for (uint32_t i = 0; i < n->b && found < 0; i++)
-			found = begins_with(g, g->list[n->a + i], depth);
+			found = begins_with(g, g->list[n->a + i], depth + 1);
 		return found;
 	case OD_SYNTAX_REPEAT:
-	case OD_SYNTAX_LEVEL: return begins_with(g, n->a, depth);
-	case OD_SYNTAX_RULE:
-		if (depth == MAX_SEARCH) {
-			g->failed = OD_ERR_RANGE;
-			return -1;
-		}
-		return search_rule(g, n->a, depth + 1);
+	case OD_SYNTAX_LEVEL: return begins_with(g, n->a, depth + 1);
+	case OD_SYNTAX_RULE: return search_rule(g, n->a, depth + 1);
 	case OD_SYNTAX_IS_EMPTY:
 	case OD_SYNTAX_IS_NONE:
 	case OD_SYNTAX_RE:
@@ -449,6 +456,16 @@ uint32_t od_grammar_member(const struct od_grammar *g, const struct od_syntax *a
 uint32_t od_grammar_body(const struct od_grammar *g, const struct od_syntax *rule)
 {
 	return g->rule[rule->a].body;
+}
+
+uint32_t od_grammar_order(const struct od_grammar *g, const struct od_syntax *rule)
+{
+	return g->rule[rule->a].order;
+}
+
+uint32_t od_grammar_rules(const struct od_grammar *g)
+{
+	return (uint32_t)g->n_rules;
 }
 
 uint32_t od_grammar_root(const struct od_grammar *g)

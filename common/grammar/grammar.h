@@ -62,6 +62,9 @@ OD_MUST_CHECK int od_grammar_finish(struct od_grammar *g, uint32_t root, struct 
 const struct od_syntax *od_grammar_node(const struct od_grammar *g, uint32_t node);
 uint32_t od_grammar_member(const struct od_grammar *g, const struct od_syntax *alt, uint32_t i);
 uint32_t od_grammar_body(const struct od_grammar *g, const struct od_syntax *rule);
+uint32_t od_grammar_rules(const struct od_grammar *g); /* their number */
+/* A number below that, of its own, and above those of all rules with which the rule can begin. */
+uint32_t od_grammar_order(const struct od_grammar *g, const struct od_syntax *rule);
 uint32_t od_grammar_root(const struct od_grammar *g);
 /* The node for what is left of a repetition behind one time. */
 uint32_t od_grammar_rest(struct od_grammar *g, uint32_t repeat);
