@@ -11,6 +11,8 @@ FUZZ_MAKE = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS
 
 # What a fuzzer needs beyond libod. They are few, and clang compiles no more than this for them.
 fuzz_config_OBJS := $(B)/obj/tests/fuzz/json_mix.o
+fuzz_gbnf_OBJS := $(B)/obj/tests/unit/token_vocab.o
+fuzz_regex_OBJS := $(fuzz_gbnf_OBJS)
 fuzz_gguf_OBJS := $(addprefix $(B)/obj/tests/fuzz/,gguf_bytes.o gguf_mix.o)
 fuzz_gguf_text_OBJS := $(fuzz_gguf_OBJS)
 fuzz_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o
