@@ -10,6 +10,7 @@ import threading
 
 from chat_scripts import call_cases, pack_of
 from cluster_util import TMP, generate, run_tests, test, tool
+from scripted_checkpoint import EOS, byte_alphabet, write_scripted
 from serve_util import Server, parse_events, stop_servers
 
 atexit.register(stop_servers)
@@ -90,6 +91,7 @@ def od_main_holds_to_a_schema():
 @test
 def expressions_and_choices():
     for fields, pattern in (({"regex": r"[A-Z][a-z]{2,6} (said|ran)\."}, r"[A-Z][a-z]{2,6} (said|ran)\."), ({"choice": ["a king", "a queen"]}, "a king|a queen"),
+                            ({"grammar": 'root ::= list\nlist ::= "(" ([a-z]{1,3} | list){0,3} ")"'}, r"[()a-z]*"),
                             ({"json_object": True}, None)):
         for seed in range(5):
             o = server().ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 300, "temperature": 0.7, "seed": seed, "structured_outputs": fields})[2]
@@ -109,6 +111,7 @@ def what_cannot_be_kept_is_refused():
            ({"response_format": schema_format({"oneOf": [{"type": "integer"}, {"minimum": 3}]})}, "branches 0 and 1 can both hold"),
            ({"response_format": {"type": "xml"}}, "found \"xml\""),
            ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex: a group is not closed"),
+           ({"grammar": 'root ::= a\na ::= a "x" | "y"'}, "can begin with itself"), ({"grammar": "root ::= ("}, "grammar: line 1"),
            ({"structured_outputs": {"choice": []}}, "1 to 10000 strings"),
            ({"structured_outputs": {"regex": "a"}, "guided_json": {}}, "leave one out"),
            ({"structured_outputs": {"structural_tag": "{}"}}, "structural_tag is not supported"))
@@ -175,6 +178,40 @@ def the_distribution_is_that_of_redrawing():
     free = max(len(groups) - 1, 1)
     limit = free * (1 - 2 / (9 * free) + 3.72 * math.sqrt(2 / (9 * free))) ** 3  # Wilson and Hilferty: one in 10,000
     assert len(expected) > 4 and chi < limit, (chi, limit, {k: (p * len(drawn), drawn.count(k)) for k, p in expected.items()})
+
+
+@test
+def forced_texts_are_drafted():
+    """Long keys cost few steps if the model writes them in the tokens that the tokenizer makes of them."""
+    keys = ["the_first_name_of_this_customer", "where_an_invoice_should_be_sent", "currency_used_in_all_the_amounts"]
+    values = ["Ada", "Zug", "CHF"]
+    text = json.dumps(dict(zip(keys, values)))
+    folder = os.path.join(TMP, "long_keys")
+    write_scripted(folder, "{{ messages[0].content }}", {"user": text + EOS})
+    path = os.path.join(folder, "tokenizer.json")
+    with open(path, encoding="utf-8") as f:
+        tokenizer = json.load(f)
+    level = {c: bytes([i]) for i, c in enumerate(byte_alphabet())}
+    for token, i in [*tokenizer["model"]["vocab"].items()]:  # so that encoding gives them
+        if len(token) > 1:
+            del tokenizer["model"]["vocab"][token]
+            tokenizer["added_tokens"].append({"id": i, "content": b"".join(level[c] for c in token).decode(), "single_word": False, "lstrip": False,
+                                              "rstrip": False, "normalized": False, "special": False})
+    tokenizer["added_tokens"].sort(key=lambda t: t["id"])
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(tokenizer, f)
+    tool("od-pack", folder, folder + ".pack", "--shadow", "none")
+    schema = {"type": "object", "properties": {k: {"type": "string"} for k in keys}, "required": keys, "additionalProperties": False}
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 200, "response_format": schema_format(schema)}
+    said = []
+    for draft in "off", "auto":
+        s = Server("--draft", draft, pack_dir=folder + ".pack")
+        said.append(s.ask("/v1/chat/completions", body)[2])
+        assert said[-1]["choices"][0]["message"]["content"] == text, said
+        assert s.stop() == 0, s.log
+    t = said[1]["timings"]
+    assert said[0]["usage"] == said[1]["usage"] and "draft_n" not in said[0]["timings"], said
+    assert 2 * (t["predicted_n"] - t["draft_n_accepted"]) <= t["predicted_n"] and t["draft_n_accepted"] > 0.8 * t["draft_n"], t
 
 
 def ordered(tools, calls):

@@ -1,6 +1,7 @@
 #include "main-node/serve/api/output_form.h"
 
 #include "common/base/strbuf.h"
+#include "common/grammar/gbnf.h"
 #include "common/grammar/regex.h"
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/http/json_fields.h"
@@ -235,7 +236,7 @@ static int content_syntax(struct form_grammar *m, const struct odm_output_form *
 	case ODM_OUTPUT_CHOICE:
 		rc = choice_syntax(g, f->value, out);
 		return rc == OD_OK ? rc : od_fail(err, rc, "no memory");
-	case ODM_OUTPUT_GRAMMAR: return od_fail(err, OD_ERR_UNSUPPORTED, "grammars are not supported here");
+	case ODM_OUTPUT_GRAMMAR: return od_gbnf_compile(g, f->text, f->len, out, err);
 	}
 	return rc;
 }
