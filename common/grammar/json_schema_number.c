@@ -297,15 +297,21 @@ static uint32_t between(struct od_re_pool *p, uint32_t form_re, const struct bou
 	return high->set ? od_re_and(p, re, sized(p, high, true)) : re;
 }
 
+/* An excluded bound, but for 0, that a number of many digits could be read as: a double has no more than so many. */
+static bool is_delicate(const struct bound *b)
+{
+	return b->set && b->exclusive && (b->part[0] != '\0' || strcmp(b->whole, "0") != 0);
+}
+
 static uint32_t range(struct od_re_pool *p, const struct number_range *r, bool integer)
 {
 	static const struct bound zero = { .set = true, .exclusive = true, .whole = "0" }, none = { 0 };
 	const struct bound *low = &r->low, *high = &r->high;
 	const uint32_t n = longer(low, high, true), behind = longer(low, high, false);
-	/* Where both ends are known, as many digits as they have are enough before the point. Behind it there are so
-	 * many that no two numbers are the same double: else one below an excluded bound could be read as the bound. */
-	const uint32_t whole = low->set && high->set ? n : n > MAX_DOUBLE_DIGITS ? n : MAX_DOUBLE_DIGITS;
-	const uint32_t room = n < MAX_DOUBLE_DIGITS ? MAX_DOUBLE_DIGITS - n : 1;
+	const uint32_t most = is_delicate(low) || is_delicate(high) ? MAX_DOUBLE_DIGITS : MAX_DIGITS;
+	/* Where both ends are known, as many digits as they have are enough before the point. */
+	const uint32_t whole = low->set && high->set ? n : n > most ? n : most;
+	const uint32_t room = n < most ? most - n : 1;
 	const uint32_t form_re = form(p, integer, whole, behind > room ? behind : room, false);
 	const bool above = !high->set || !high->negative, below = low->set ? low->negative : true;
 	uint32_t re = OD_RE_NONE, minus;

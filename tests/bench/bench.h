@@ -27,6 +27,7 @@ int od_bench_recall(int argc, char **argv, struct od_err *err);
 int od_bench_ablate(int argc, char **argv, struct od_err *err);
 int od_bench_precision(int argc, char **argv, struct od_err *err);
 int od_bench_codec(int argc, char **argv, struct od_err *err);
+int od_bench_masks(int argc, char **argv, struct od_err *err);
 int od_bench_gemv(int argc, char **argv, struct od_err *err);
 int od_bench_gpu(int argc, char **argv, struct od_err *err);
 int od_bench_decode(int argc, char **argv, struct od_err *err);

@@ -25,6 +25,7 @@ static const struct od_bench_command commands[] = {
 	{ "routing", "perplexity and misses of ways to prefer cached experts", od_bench_routing },
 	{ "load", "a worker's load throughput, from page cache, disk and paced memory", od_bench_load },
 	{ "tokenize", "speed of a tokeniser on texts", od_bench_tokenize },
+	{ "masks", "CPU time of the masks of JSON schemas, with a real vocabulary", od_bench_masks },
 	{ "wire", "round trip of a layer's messages, with keys and without", od_bench_wire },
 };
 

@@ -6,7 +6,7 @@ od-bench_USES := libodb libodm libods libodw
 libodb_SRCS := tests/bench/bench_list.c
 
 # micro: kernels, codecs and memory by themselves.
-libodb_SRCS += $(addprefix tests/bench/micro/,bandwidth.c bench_codec.c bench_gemv.c bench_gpu.c bench_precision.c \
+libodb_SRCS += $(addprefix tests/bench/micro/,bandwidth.c bench_codec.c bench_gemv.c bench_gpu.c bench_masks.c bench_precision.c \
 	bench_tokenize.c bench_wire.c codec_data.c gpu_work.c)
 
 # live: a running model, in this process or on a cluster, and what main's own predictors are compared with.
