@@ -10,7 +10,7 @@ import threading
 
 from chat_scripts import call_cases, pack_of
 from cluster_util import TMP, generate, run_tests, test, tool
-from scripted_checkpoint import EOS, byte_alphabet, write_scripted
+from long_keys import SCHEMA, TEXT, write_long_keys
 from serve_util import Server, parse_events, stop_servers
 
 atexit.register(stop_servers)
@@ -183,31 +183,15 @@ def the_distribution_is_that_of_redrawing():
 @test
 def forced_texts_are_drafted():
     """Long keys cost few steps if the model writes them in the tokens that the tokenizer makes of them."""
-    keys = ["the_first_name_of_this_customer", "where_an_invoice_should_be_sent", "currency_used_in_all_the_amounts"]
-    values = ["Ada", "Zug", "CHF"]
-    text = json.dumps(dict(zip(keys, values)))
     folder = os.path.join(TMP, "long_keys")
-    write_scripted(folder, "{{ messages[0].content }}", {"user": text + EOS})
-    path = os.path.join(folder, "tokenizer.json")
-    with open(path, encoding="utf-8") as f:
-        tokenizer = json.load(f)
-    level = {c: bytes([i]) for i, c in enumerate(byte_alphabet())}
-    for token, i in [*tokenizer["model"]["vocab"].items()]:  # so that encoding gives them
-        if len(token) > 1:
-            del tokenizer["model"]["vocab"][token]
-            tokenizer["added_tokens"].append({"id": i, "content": b"".join(level[c] for c in token).decode(), "single_word": False, "lstrip": False,
-                                              "rstrip": False, "normalized": False, "special": False})
-    tokenizer["added_tokens"].sort(key=lambda t: t["id"])
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump(tokenizer, f)
+    write_long_keys(folder)
     tool("od-pack", folder, folder + ".pack", "--shadow", "none")
-    schema = {"type": "object", "properties": {k: {"type": "string"} for k in keys}, "required": keys, "additionalProperties": False}
-    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 200, "response_format": schema_format(schema)}
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 200, "response_format": schema_format(SCHEMA)}
     said = []
     for draft in "off", "auto":
         s = Server("--draft", draft, pack_dir=folder + ".pack")
         said.append(s.ask("/v1/chat/completions", body)[2])
-        assert said[-1]["choices"][0]["message"]["content"] == text, said
+        assert said[-1]["choices"][0]["message"]["content"] == TEXT, said
         assert s.stop() == 0, s.log
     t = said[1]["timings"]
     assert said[0]["usage"] == said[1]["usage"] and "draft_n" not in said[0]["timings"], said
