@@ -439,7 +439,7 @@ static int apply_mask(struct odm_sequence *q, float *logits, struct od_err *err)
 		ends[i] = (uint32_t)token < q->config->vocab ? logits[token] : 0;
 	}
 	od_mask_apply(mask, logits, q->config->vocab);
-	if (od_constraint_ends(q->req.constraint, q->allowed))
+	if (!q->req.ignore_eos && od_constraint_ends(q->req.constraint, q->allowed))
 		keep_ends(q, ends, logits);
 	return OD_OK;
 }

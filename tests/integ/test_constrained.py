@@ -103,6 +103,16 @@ def expressions_and_choices():
 
 
 @test
+def a_text_that_may_not_end_goes_on():
+    """Without its end tokens a text ends where nothing can follow."""
+    for fields in {"ignore_eos": True}, {"min_tokens": 9}, {"logit_bias": {"2": 100}}:
+        o = server().ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 60, "temperature": 1, "seed": 4, "structured_outputs": {"regex": "[a-z]{30,40}"}, **fields})[2]
+        assert re.fullmatch("[a-z]{30,40}", o["choices"][0]["text"]) and o["choices"][0]["finish_reason"] == "stop", o
+    status, _, o = server().ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 9, "structured_outputs": {"choice": ["é"]}, "stop": ["é"]})
+    assert status == 200 and o["choices"][0]["text"] == "", o
+
+
+@test
 def what_cannot_be_kept_is_refused():
     bad = (({"response_format": schema_format({"properties": {"a": {"not": {"const": 1}}}})}, "response_format.json_schema.schema#/properties/a/not"),
            ({"response_format": schema_format({"type": "string", "format": "hostname"})}, "#/format"),
