@@ -256,6 +256,39 @@ def drafts_and_company_change_no_token():
         assert s.stop() == 0, s.log
 
 
+THOUGHTS = {  # family: what it writes, and with what it ends
+    "qwen3_moe": ("<think>\n{ hm, 1 }\n</think>\n\n", "<|im_end|>"), "glm4_moe": ("\n<think>{ hm, 1 }</think>\n", "<|user|>"),
+    "gpt_oss": ("<|channel|>analysis<|message|>{ hm, 1 }<|end|><|start|>assistant<|channel|>final<|message|>", "<|return|>")}
+
+
+@test
+def content_is_held_to_a_schema_behind_thoughts():
+    """A model that thinks, and then writes what the schema allows, is not disturbed; one that does not, is, and only behind its thoughts."""
+    templates = {c.template: c for c in call_cases() if any(c.name.startswith(f) for f in THOUGHTS)}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    for family, (thought, end) in THOUGHTS.items():
+        case = next(c for c in templates.values() if c.name.startswith(family))
+        for content in '{"a": 12}', "no JSON":
+            case = case._replace(name=f"{family} {len(content)}", text=thought + content, end=end)
+            s = Server(pack_dir=pack_of(case)[0])
+            for fields, stream in itertools.product(({}, {"tools": tools}), (False, True)):
+                if fields and content[0] != "{":
+                    continue  # it might call
+                body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 80, "stream": stream, **fields,
+                        "response_format": schema_format({"type": "object", "required": ["a"], "additionalProperties": False,
+                                                          "properties": {"a": {"type": "integer", "minimum": 1, "maximum": 99}}})}
+                status, _, o = s.ask("/v1/chat/completions", body)
+                assert status == 200, o
+                if stream:
+                    parts = [c["delta"] for e in parse_events(o.decode())[0] if e != "[DONE]" for c in e["choices"]]
+                else:
+                    parts = [o["choices"][0]["message"]]
+                said, thought_of = ("".join(p.get(k) or "" for p in parts) for k in ("content", "reasoning_content"))
+                assert thought_of.strip() == "{ hm, 1 }", (family, o)
+                assert said == content if content[0] == "{" else re.fullmatch(r'\s*{\s*"a":\s*[1-9]\d?\s*}', said), (family, content, said, o)
+            assert s.stop() == 0, s.log
+
+
 @test
 def calls_are_forced_in_the_form_of_every_template():
     """What a model writes by itself passes unchanged; a model that would write something else writes a call."""
