@@ -216,6 +216,11 @@ uint32_t schema_quoted(struct schema *s, uint32_t text)
 
 /* ---- Sets of schemas ---- */
 
+static bool allows_all(const json_t *schema)
+{
+	return json_is_true(schema) || (json_is_object(schema) && json_object_size(schema) == 0);
+}
+
 void schema_add(struct schema *s, struct schema_parts *parts, const json_t *schema, const json_t *where,
 		const char *keyword, const char *name)
 {
@@ -233,6 +238,10 @@ void schema_add(struct schema *s, struct schema_parts *parts, const json_t *sche
 	}
 	if (json_object_size(schema) == 0)
 		return;
+	if (allows_all(json_object_get(schema, "not"))) { /* as zod writes a value that cannot be */
+		parts->never = true;
+		return;
+	}
 	for (size_t i = 0; i < parts->n; i++)
 		if (parts->v[i] == schema)
 			return;
@@ -378,8 +387,9 @@ static const json_t *find_anchor(const json_t *v, const char *name, unsigned dep
 	return found;
 }
 
-static const json_t *resolve(struct schema *s, const json_t *schema, const json_t *ref)
+const json_t *schema_target(struct schema *s, const json_t *schema)
 {
+	const json_t *ref = json_object_get(schema, "$ref");
 	const char *text = json_string_value(ref);
 	const char *id = json_string_value(json_object_get(s->root, "$id"));
 	const size_t n = id != NULL ? strcspn(id, "#") : 0;
@@ -387,6 +397,8 @@ static const json_t *resolve(struct schema *s, const json_t *schema, const json_
 
 	if (text == NULL)
 		return schema_refuse(s, schema, "$ref", OD_ERR_FORMAT, "expected a string"), NULL;
+	if (++s->expansions > MAX_EXPANSIONS)
+		return schema_refuse(s, schema, "$ref", OD_ERR_RANGE, "too many references; make it simpler"), NULL;
 	if (n > 0 && strncmp(text, id, n) == 0 && (text[n] == '#' || text[n] == '\0'))
 		text += n;
 	else if (text[0] != '#')
@@ -617,7 +629,7 @@ static void resolve_schema(struct schema *s, struct leaves *out, const struct sc
 		todo = &more[i - 1];
 	}
 	if (ref != NULL && s->rc == OD_OK) {
-		const struct todo target = { resolve(s, schema, ref), via, todo };
+		const struct todo target = { schema_target(s, schema), via, todo };
 
 		if (s->rc == OD_OK)
 			choose(s, out, base, choice, n, via, &target);

@@ -43,6 +43,8 @@ uint32_t schema_quoted(struct schema *s, uint32_t text); /* expression: a string
 /* Adds a schema to parts; where: the schema that has it, with the keyword, and the name within that (NULL: none). */
 void schema_add(struct schema *s, struct schema_parts *parts, const json_t *schema, const json_t *where,
 		const char *keyword, const char *name);
+/* The schema that this one's $ref names; NULL: there is none, and the compilation has failed. */
+const json_t *schema_target(struct schema *s, const json_t *schema);
 /* The rule for values of these parts. */
 uint32_t schema_rule(struct schema *s, const struct schema_parts *parts);
 /* A keyword's value, a whole number of 0 or more; false: it is not there. */

@@ -9,6 +9,7 @@
 #define MAX_PROPERTIES 2000u
 #define MAX_COUNTED 20000u /* properties times counts */
 #define MAX_PATTERNS 4u /* patternProperties that a name is tried with, all together */
+#define MAX_NAME_DEPTH 100u /* $ref, allOf and anyOf within propertyNames */
 #define RULE_EVERY 64 /* properties: alternatives nest no deeper */
 
 static uint32_t text_node(struct od_grammar *g, const char *text)
@@ -292,48 +293,91 @@ static void add_value(struct schema *s, const json_t *schema, const char *name, 
 			   NULL);
 }
 
-/* Names that propertyNames allows: an expression without quotes' place in it, since it has them. */
-static uint32_t allowed_keys(struct schema *s, const struct schema_parts *leaf)
+static void check_name_keywords(struct schema *s, const json_t *names)
+{
+	static const char *const known[] = { "type",	"pattern", "minLength", "maxLength",  "format",	 "enum",
+					     "const",	"$ref",	   "anyOf",	"allOf",      "title",	 "description",
+					     "default", "$schema", "$comment",	"deprecated", "examples" };
+	const char *keyword;
+	json_t *v;
+
+	json_object_foreach((json_t *)(uintptr_t)names, keyword, v)
+	{
+		bool is_known = false;
+
+		for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+			is_known |= strcmp(known[i], keyword) == 0;
+		if (!is_known)
+			schema_refuse(s, names, keyword, OD_ERR_UNSUPPORTED, "%.60s is not supported for names here",
+				      keyword);
+	}
+}
+
+static bool has_strings(const json_t *type)
+{
+	const json_t *one;
+	size_t i;
+
+	json_array_foreach((json_t *)(uintptr_t)type, i, one) if (has_strings(one)) return true;
+	return type == NULL || (json_is_string(type) && strcmp(json_string_value(type), "string") == 0);
+}
+
+/* The strings that a schema's own keywords allow: what it says of other types says nothing of names. */
+static uint32_t plain_names(struct schema *s, const json_t *names)
 {
 	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
+	const json_t *one = json_object_get(names, "const"), *list = json_object_get(names, "enum"), *v;
+	const struct schema_parts parts = { .v = { names }, .n = 1 };
+	uint32_t strings = schema_string_re(s, &parts), listed = OD_RE_NONE;
+	size_t i;
+
+	if (!has_strings(json_object_get(names, "type")) || (one != NULL && !json_is_string(one)))
+		return OD_RE_NONE;
+	if (one != NULL)
+		strings = od_re_and(p, strings, schema_literal_re(s, one));
+	json_array_foreach((json_t *)(uintptr_t)list, i, v) if (json_is_string(v)) listed =
+		od_re_or(p, listed, schema_literal_re(s, v));
+	return list != NULL ? od_re_and(p, strings, listed) : strings;
+}
+
+/* The keys that a schema for names allows: an expression, with quotes where keys have them. It stands in where. */
+static uint32_t keys_named(struct schema *s, const json_t *names, const json_t *where, const char *keyword,
+			   unsigned depth)
+{
+	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
+	const json_t *any = json_object_get(names, "anyOf"), *v;
+	struct schema_parts parts = { 0 };
+	uint32_t keys = any_key(s), some = OD_RE_NONE;
+	size_t i;
+
+	schema_add(s, &parts, names, where, keyword, NULL);
+	if (parts.never || parts.n == 0)
+		return parts.never ? OD_RE_NONE : keys;
+	if (depth > MAX_NAME_DEPTH)
+		return schema_refuse(s, names, NULL, OD_ERR_RANGE, "names of properties have more than %u levels",
+				     MAX_NAME_DEPTH);
+	check_name_keywords(s, names);
+	if (schema_failed(s))
+		return OD_RE_NONE;
+	keys = od_re_and(p, keys, plain_names(s, names));
+	if (json_object_get(names, "$ref") != NULL)
+		keys = od_re_and(p, keys, keys_named(s, schema_target(s, names), names, "$ref", depth + 1));
+	json_array_foreach(json_object_get(names, "allOf"), i, v) keys =
+		od_re_and(p, keys, keys_named(s, v, names, "allOf", depth + 1));
+	json_array_foreach((json_t *)(uintptr_t)any, i, v) some =
+		od_re_or(p, some, keys_named(s, v, names, "anyOf", depth + 1));
+	return any != NULL ? od_re_and(p, keys, some) : keys;
+}
+
+/* The keys that the leaf's propertyNames allow. */
+static uint32_t allowed_keys(struct schema *s, const struct schema_parts *leaf)
+{
 	uint32_t keys = any_key(s);
 
-	for (size_t i = 0; i < leaf->n; i++) {
-		const json_t *names = json_object_get(leaf->v[i], "propertyNames"), *v;
-		struct schema_parts one = { 0 };
-		uint32_t listed = OD_RE_NONE;
-		const char *keyword;
-		size_t k;
-
-		if (names == NULL || json_is_true(names))
-			continue;
-		if (json_is_false(names))
-			return OD_RE_NONE;
-		schema_add(s, &one, names, leaf->v[i], "propertyNames", NULL);
-		/* A name is a string: what is said of other types says nothing. */
-		json_object_foreach((json_t *)(uintptr_t)names, keyword, v)
-		{
-			static const char *const known[] = {
-				"type", "pattern", "minLength", "maxLength",   "format",
-				"enum", "const",   "title",	"description", "$comment"
-			};
-			bool is_known = false;
-
-			for (size_t c = 0; c < sizeof(known) / sizeof(known[0]); c++)
-				is_known |= strcmp(known[c], keyword) == 0;
-			if (!is_known)
-				schema_refuse(s, names, keyword, OD_ERR_UNSUPPORTED,
-					      "%.60s is not supported for names here", keyword);
-		}
-		v = json_object_get(names, "const");
-		if (v != NULL)
-			listed = json_is_string(v) ? schema_literal_re(s, v) : OD_RE_NONE;
-		json_array_foreach(json_object_get(names, "enum"), k, v) if (json_is_string(v)) listed =
-			od_re_or(p, listed, schema_literal_re(s, v));
-		if (json_object_get(names, "enum") != NULL || json_object_get(names, "const") != NULL)
-			keys = od_re_and(p, keys, listed);
-		keys = od_re_and(p, keys, schema_string_re(s, &one));
-	}
+	for (size_t i = 0; i < leaf->n && !schema_failed(s); i++)
+		keys = od_re_and(
+			od_grammar_res(schema_grammar(s)), keys,
+			keys_named(s, json_object_get(leaf->v[i], "propertyNames"), leaf->v[i], "propertyNames", 0));
 	return keys;
 }
 

@@ -245,6 +245,7 @@ static int read_tools(struct odm_turn *t, const struct turn_fields *q, struct od
 			return odm_no_memory(e);
 	}
 	t->must_call = choice.must;
+	t->one_call = choice.named != NULL || !q->parallel_tool_calls; /* a named function is called once */
 	if (t->must_call && json_array_size(t->tools) == 0)
 		return odm_api_fail(e, 400, "tool_choice", OD_ERR_ARG,
 				    "tool_choice: a call is required, but no such function is among the tools");
@@ -611,7 +612,6 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 		return rc;
 	t->chat = app->chat;
 	t->format = odm_chat_template_format(app->chat, json_array_size(t->tools) > 0);
-	t->one_call = !q->parallel_tool_calls;
 	t->opens_answer = q->add_generation_prompt && !q->continue_final_message;
 	t->n_calls = count_calls(q->messages);
 	rc = render(t, app, q, r, e);
