@@ -322,51 +322,59 @@ static bool has_strings(const json_t *type)
 	return type == NULL || (json_is_string(type) && strcmp(json_string_value(type), "string") == 0);
 }
 
+static uint32_t written(struct schema *s, const json_t *v)
+{
+	return od_written_text(od_grammar_res(schema_grammar(s)), json_string_value(v), json_string_length(v),
+			       schema_style(s)->writing);
+}
+
 /* The strings that a schema's own keywords allow: what it says of other types says nothing of names. */
 static uint32_t plain_names(struct schema *s, const json_t *names)
 {
 	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
 	const json_t *one = json_object_get(names, "const"), *list = json_object_get(names, "enum"), *v;
 	const struct schema_parts parts = { .v = { names }, .n = 1 };
-	uint32_t strings = schema_string_re(s, &parts), listed = OD_RE_NONE;
+	uint32_t strings = schema_string_text(s, &parts), listed = OD_RE_NONE;
 	size_t i;
 
 	if (!has_strings(json_object_get(names, "type")) || (one != NULL && !json_is_string(one)))
 		return OD_RE_NONE;
 	if (one != NULL)
-		strings = od_re_and(p, strings, schema_literal_re(s, one));
+		strings = od_re_and(p, strings, written(s, one));
 	json_array_foreach((json_t *)(uintptr_t)list, i, v) if (json_is_string(v)) listed =
-		od_re_or(p, listed, schema_literal_re(s, v));
+		od_re_or(p, listed, written(s, v));
 	return list != NULL ? od_re_and(p, strings, listed) : strings;
 }
 
-/* The keys that a schema for names allows: an expression, with quotes where keys have them. It stands in where. */
-static uint32_t keys_named(struct schema *s, const json_t *names, const json_t *where, const char *keyword,
-			   unsigned depth)
+/* The names that a schema for names allows, without quotes: an expression. It stands in where. */
+static uint32_t allowed_names(struct schema *s, const json_t *names, const json_t *where, const char *keyword,
+			      unsigned depth)
 {
 	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
 	const json_t *any = json_object_get(names, "anyOf"), *v;
 	struct schema_parts parts = { 0 };
-	uint32_t keys = any_key(s), some = OD_RE_NONE;
+	uint32_t all, some = OD_RE_NONE;
 	size_t i;
 
 	schema_add(s, &parts, names, where, keyword, NULL);
-	if (parts.never || parts.n == 0)
-		return parts.never ? OD_RE_NONE : keys;
+	if (parts.never || schema_failed(s))
+		return OD_RE_NONE;
+	if (parts.n == 0)
+		return od_re_repeat(p, od_any_char(p, schema_style(s)->writing), 0, OD_RE_NO_LIMIT);
 	if (depth > MAX_NAME_DEPTH)
 		return schema_refuse(s, names, NULL, OD_ERR_RANGE, "names of properties have more than %u levels",
 				     MAX_NAME_DEPTH);
 	check_name_keywords(s, names);
 	if (schema_failed(s))
 		return OD_RE_NONE;
-	keys = od_re_and(p, keys, plain_names(s, names));
+	all = plain_names(s, names);
 	if (json_object_get(names, "$ref") != NULL)
-		keys = od_re_and(p, keys, keys_named(s, schema_target(s, names), names, "$ref", depth + 1));
-	json_array_foreach(json_object_get(names, "allOf"), i, v) keys =
-		od_re_and(p, keys, keys_named(s, v, names, "allOf", depth + 1));
+		all = od_re_and(p, all, allowed_names(s, schema_target(s, names), names, "$ref", depth + 1));
+	json_array_foreach(json_object_get(names, "allOf"), i, v) all =
+		od_re_and(p, all, allowed_names(s, v, names, "allOf", depth + 1));
 	json_array_foreach((json_t *)(uintptr_t)any, i, v) some =
-		od_re_or(p, some, keys_named(s, v, names, "anyOf", depth + 1));
-	return any != NULL ? od_re_and(p, keys, some) : keys;
+		od_re_or(p, some, allowed_names(s, v, names, "anyOf", depth + 1));
+	return any != NULL ? od_re_and(p, all, some) : all;
 }
 
 /* The keys that the leaf's propertyNames allow. */
@@ -374,10 +382,13 @@ static uint32_t allowed_keys(struct schema *s, const struct schema_parts *leaf)
 {
 	uint32_t keys = any_key(s);
 
-	for (size_t i = 0; i < leaf->n && !schema_failed(s); i++)
-		keys = od_re_and(
-			od_grammar_res(schema_grammar(s)), keys,
-			keys_named(s, json_object_get(leaf->v[i], "propertyNames"), leaf->v[i], "propertyNames", 0));
+	for (size_t i = 0; i < leaf->n && !schema_failed(s); i++) {
+		const json_t *names = json_object_get(leaf->v[i], "propertyNames");
+
+		if (names != NULL)
+			keys = od_re_and(od_grammar_res(schema_grammar(s)), keys,
+					 key_of(s, allowed_names(s, names, leaf->v[i], "propertyNames", 0)));
+	}
 	return keys;
 }
 

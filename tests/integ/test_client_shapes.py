@@ -6,6 +6,7 @@ import json
 import os
 import re
 
+from chat_scripts import call_cases, pack_of
 from cluster_util import TMP, run_tests, test, tool
 from free_model import TEMPLATE, free_pack
 from scripted_checkpoint import write_scripted
@@ -165,6 +166,19 @@ def loop(server, name, arguments, final, **body):
     m, finish = chat(server, True, messages=[system, user, {"role": "assistant", "content": m["content"], "tool_calls": [call]}, {
         "role": "tool", "tool_call_id": call["id"], "content": "it is done"}], **body)
     assert (m["content"], m["tool_calls"], finish) == (final, [], "stop"), (m, finish)
+
+
+@test
+def records_in_calls_without_quotes():
+    """Gemma's names of members have none."""
+    case = next(c for c in call_cases() if c.name == "gemma4/call")
+    s = Server(pack_dir=pack_of(case)[0])
+    record = {"type": "object", "propertyNames": {"type": "string", "enum": ["gold", "iron"]}, "additionalProperties": {"type": "boolean"}}
+    m, _ = chat(s, tool_choice={"type": "function", "function": {"name": "json"}}, tools=[{"type": "function", "function": {
+        "name": "json", "parameters": zod(r={**record, "minProperties": 1, "maxProperties": 2})}}])
+    o = json.loads(m["tool_calls"][0]["function"]["arguments"])["r"]
+    assert o and set(o) <= {"gold", "iron"} and set(o.values()) <= {True, False}, m
+    assert s.stop() == 0, s.log
 
 
 @test
