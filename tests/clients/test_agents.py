@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Claude Code and Codex with the README's commands: each writes a file by a tool of its own and goes on with the conversation."""
+"""Claude Code and Codex with the README's commands: each writes a file by a tool of its own and goes on with the conversation; and each
+reads a file by a tool of its own, and answers in a form that is asked for."""
 import atexit
 import glob
+import json
 import os
 
 from client_models import PROGRAMS
@@ -16,7 +18,14 @@ PACKAGES = glob.glob(os.path.join(PROGRAMS, "agents/lib/python3*/site-packages")
 CLAUDE = os.path.join(PACKAGES, "claude_agent_sdk/_bundled/claude")
 CODEX = os.path.join(PACKAGES, "codex_cli_bin/bin/codex")
 GREETING = "Hello from the model.\n"
+READING, FORECAST = "Bern: sunny for 27 days.\n", {"city": "Bern", "days": 27}
+FORM = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city", "days"],
+        "additionalProperties": False}
 DONE, BYE = "The file greeting.txt has a greeting now.", "You are welcome, any time."
+
+
+def claude_env(c):
+    return {"ANTHROPIC_BASE_URL": c.url, "ANTHROPIC_AUTH_TOKEN": "any", "ANTHROPIC_MODEL": "od-moe"}
 
 
 @for_families
@@ -25,11 +34,30 @@ def claude_code(family):
         {"thought": "The user wants a file.", "content": "I write it.",
          "call": ("Write", {"file_path": os.path.join(work, "greeting.txt"), "content": GREETING})},
         {"thought": "It worked.", "content": DONE}, {"thought": "They are polite.", "content": BYE}])
-    env = {"ANTHROPIC_BASE_URL": c.url, "ANTHROPIC_AUTH_TOKEN": "any", "ANTHROPIC_MODEL": "od-moe"}
-    assert DONE in c.run(CLAUDE, "--allowedTools", "Write", "-p", "Write a greeting to greeting.txt", **env)
+    assert DONE in c.run(CLAUDE, "--allowedTools", "Write", "-p", "Write a greeting to greeting.txt", **claude_env(c))
     assert c.file("greeting.txt") == GREETING
-    assert BYE in c.run(CLAUDE, "--continue", "-p", "Thank you", **env)
+    assert BYE in c.run(CLAUDE, "--continue", "-p", "Thank you", **claude_env(c))
     c.end(refused=["/api/hello"])  # it looks whether the server is there
+
+
+@for_families
+def claude_agent_sdk(family):
+    """What it is told to answer in a form, it has as a tool of its own."""
+    c = Conversation("claude-agent-sdk", family, lambda work: [
+        {"thought": "There is a file.", "content": "I read it.", "call": ("Read", {"file_path": os.path.join(work, "weather.txt")})},
+        {"thought": "It is about Bern.", "content": "I answer by the other tool.", "call": ("StructuredOutput", FORECAST)}, {"content": DONE}])
+    with open(os.path.join(c.work, "weather.txt"), "w", encoding="utf-8") as f:
+        f.write(READING)
+    out = c.run(os.path.join(PROGRAMS, "agents/bin/python"), os.path.abspath("tests/clients/programs/claude_agent.py"), json.dumps(FORM),
+                **claude_env(c))
+    assert READING.strip() in out and f"structured {json.dumps(FORECAST)}" in out, out
+    c.end(refused=["/api/hello"])
+
+
+def codex_exec(c):
+    provider = f'model_providers.od={{name="od-moe", base_url="{c.url}/v1", wire_api="responses"}}'
+    return [CODEX, "-m", "od-moe", "-c", "model_provider=od", "-c", provider, "exec", "--skip-git-repo-check", "--sandbox",
+            "danger-full-access"]
 
 
 @for_families
@@ -38,12 +66,23 @@ def codex(family):
         {"thought": "The user wants a file.", "content": "I write it.",
          "call": ("exec_command", {"cmd": f"printf '{GREETING}' > greeting.txt".replace("\n", "\\n")})},
         {"thought": "It worked.", "content": DONE}, {"thought": "They are polite.", "content": BYE}])
-    provider = f'model_providers.od={{name="od-moe", base_url="{c.url}/v1", wire_api="responses"}}'
-    exec_ = [CODEX, "-m", "od-moe", "-c", "model_provider=od", "-c", provider, "exec", "--skip-git-repo-check",
-             "--sandbox", "danger-full-access"]
+    exec_ = codex_exec(c)
     assert DONE in c.run(*exec_, "Write a greeting to greeting.txt")
     assert c.file("greeting.txt") == GREETING
     assert BYE in c.run(*exec_, "resume", "--last", "Thank you")
+    c.end()
+
+
+@for_families
+def codex_output_schema(family):
+    c = Conversation("codex-schema", family, lambda work: [
+        {"thought": "There is a file.", "call": ("exec_command", {"cmd": "cat weather.txt"})},
+        {"thought": "It is about Bern.", "content": json.dumps(FORECAST)}], held=True)
+    for name, text in ("weather.txt", READING), ("form.json", json.dumps(FORM)):
+        with open(os.path.join(c.work, name), "w", encoding="utf-8") as f:
+            f.write(text)
+    out = c.run(*codex_exec(c), "--json", "--output-schema", "form.json", "--output-last-message", "last.json", "What does weather.txt say?")
+    assert json.loads(c.file("last.json")) == FORECAST and READING.strip() in out, out
     c.end()
 
 
