@@ -21,6 +21,7 @@ environment() { # name requirements pip's options...
 environment agents "$here/agents.txt"
 environment aider "$here/aider.txt"
 environment instructor "$here/instructor.txt" # it needs an older openai
+environment pydantic_ai "$here/pydantic_ai.txt"
 
 # Open WebUI as published, without what only local models need: PyTorch alone is several gigabytes.
 if ! cmp -s "$here/open_webui.txt" "$to/open-webui/installed"; then

@@ -42,6 +42,7 @@ def free_model():
     assert program(c, "langchain_structured") == 18
     assert program(c, "openai_agents_structured") == 8
     assert program(c, "ollama_structured") == 6
+    assert program(c, "pydantic_ai_structured", environment="pydantic_ai") == 13
     modes = "TOOLS", "TOOLS_STRICT", "JSON_SCHEMA", "ANTHROPIC_TOOLS"
     assert program(c, "instructor_structured", *modes, environment="instructor") == 2 * len(modes)
     c.end()

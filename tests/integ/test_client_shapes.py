@@ -145,6 +145,24 @@ def librechat_titles():
         assert list(o) == ["language", "title"] and all(within(v, 20) for v in o.values()), o
 
 
+@test
+def what_cannot_be_held_of_tools():
+    """Pydantic's sets, and litellm's references: a tool that is not strict gets any object then; one that is strict is refused."""
+    args = {"a": [1, 1], "b": "x"}
+    s = scripted("loose", user=called("json", args))
+    for what, keyword in ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "uniqueItems"), ({"$ref": "/$defs/A"}, "$ref"), (
+            {"oneOf": [{"type": "array"}, {"minItems": 1}]}, "oneOf"):
+        function = {"name": "json", "parameters": {**zod(a=what), "additionalProperties": {}}}
+        ask = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+        m, finish = chat(s, **ask)
+        assert json.loads(m["tool_calls"][0]["function"]["arguments"]) == args and finish == "tool_calls", (what, m)
+        function["strict"] = True
+        status, _, o = s.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": ASK}], **ask})
+        assert status == 400 and keyword in o["error"]["message"], (status, o)
+        assert re.search(keyword.strip("$") + ".*tools that are not strict get any object", s.log), s.log
+    assert s.stop() == 0, s.log
+
+
 def scripted(name, **scripts):
     folder = os.path.join(TMP, name)
     write_scripted(folder, TEMPLATE, {role: text + "</s>" for role, text in scripts.items()})
