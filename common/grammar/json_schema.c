@@ -43,6 +43,7 @@ struct overlap {
 struct od_schema_check {
 	struct overlap *v;
 	size_t n;
+	char label[64];
 };
 
 struct schema {
@@ -1163,6 +1164,11 @@ int od_json_schema_syntax(struct od_grammar *g, const json_t *whole, const json_
 	return s.rc;
 }
 
+void od_schema_check_label(struct od_schema_check *c, const char *label)
+{
+	snprintf(c->label, sizeof(c->label), "%s", label);
+}
+
 int od_json_schema_check(const struct od_grammar *g, struct od_schema_check *c, struct od_err *err)
 {
 	int rc = OD_OK;
@@ -1171,9 +1177,9 @@ int od_json_schema_check(const struct od_grammar *g, struct od_schema_check *c, 
 		if (od_grammar_node(g, c->v[i].rule)->productive)
 			rc = od_fail(
 				err, OD_ERR_UNSUPPORTED,
-				"%.300s/oneOf: branches %zu and %zu can both hold; only branches that exclude each "
+				"%s%.300s/oneOf: branches %zu and %zu can both hold; only branches that exclude each "
 				"other are supported here: use anyOf, or tell them apart by a type, const or enum",
-				c->v[i].path != NULL ? c->v[i].path : "#", c->v[i].a, c->v[i].b);
+				c->label, c->v[i].path != NULL ? c->v[i].path : "#", c->v[i].a, c->v[i].b);
 	free_check(c);
 	return rc;
 }

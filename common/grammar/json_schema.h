@@ -40,6 +40,8 @@ struct od_schema_check;
 OD_MUST_CHECK int od_json_schema_syntax(struct od_grammar *g, const json_t *whole, const json_t *schema,
 					const struct od_json_style *style, uint32_t *root,
 					struct od_schema_check **check, struct od_err *err);
+/* Where the schema is, for od_json_schema_check: stands before its path. */
+void od_schema_check_label(struct od_schema_check *check, const char *label);
 OD_MUST_CHECK int od_json_schema_check(const struct od_grammar *g, struct od_schema_check *check, struct od_err *err);
 
 #endif

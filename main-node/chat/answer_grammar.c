@@ -107,6 +107,7 @@ static uint32_t add_schema(struct answer_grammar *a, const struct call_syntax *c
 	struct od_schema_check *check;
 	struct od_err err;
 	uint32_t node;
+	char label[64];
 
 	if (a->rc != OD_OK)
 		return OD_SYNTAX_NONE;
@@ -116,6 +117,8 @@ static uint32_t add_schema(struct answer_grammar *a, const struct call_syntax *c
 		a->rc = od_fail(a->err, err.code, "tools[%zu].function.parameters%s", c->number, err.msg);
 	if (a->rc != OD_OK)
 		return OD_SYNTAX_NONE;
+	snprintf(label, sizeof(label), "tools[%zu].function.parameters", c->number);
+	od_schema_check_label(check, label);
 	a->checks[a->n_checks++] = check;
 	return node;
 }

@@ -1,11 +1,9 @@
 #include "main-node/serve/api/output_form.h"
 
-#include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/grammar/gbnf.h"
 #include "common/grammar/regex.h"
 #include "main-node/chat/chat_template.h"
-#include "main-node/chat/first_time.h"
 #include "main-node/serve/http/json_fields.h"
 
 #include <pthread.h>
@@ -279,9 +277,7 @@ static int make_grammar(struct form_grammar *m, const struct odm_output_form *f,
 		rules.free_content = f->kind == ODM_OUTPUT_FREE;
 		rc = odm_answer_grammar(m->g, &rules, &root, m->checks + m->n_checks, &n, err);
 		m->n_checks += n;
-		if (rc != OD_OK)
-			m->param[0] = '\0'; /* the text says where */
-		else if (f->kind == ODM_OUTPUT_FREE)
+		if (f->kind == ODM_OUTPUT_FREE)
 			snprintf(m->param, sizeof(m->param), "tools");
 	}
 	if (rc == OD_OK)
@@ -291,34 +287,12 @@ static int make_grammar(struct form_grammar *m, const struct odm_output_form *f,
 	return rc;
 }
 
-/* Schemas of tools that are not strict are held where that is possible, as other servers do; else such tools get any
- * object. */
-static int make_possible(struct form_grammar *m, const struct odm_output_form *f, const struct odm_answer_rules *rules,
-			 const struct od_vocab *v, struct od_err *err)
-{
-	struct odm_answer_rules loose;
-	struct od_err why;
-	int rc = make_grammar(m, f, rules, v, err);
-
-	if (rc != OD_ERR_UNSUPPORTED || rules == NULL || !rules->all_strict)
-		return rc;
-	why = *err;
-	loose = *rules;
-	loose.all_strict = false;
-	od_grammar_free(m->g);
-	*m = (struct form_grammar){ 0 };
-	rc = make_grammar(m, f, &loose, v, err);
-	if (rc == OD_OK && odm_first_time("schema", why.msg))
-		od_log(OD_LOG_WARN, "%s; tools that are not strict get any object", why.msg);
-	return rc;
-}
-
 static int make(const struct odm_output_form *f, const struct odm_answer_rules *rules, const struct od_vocab *v,
 		struct od_constraint **out, struct odm_api_error *e)
 {
 	struct form_grammar m = { 0 };
 	struct od_err err;
-	int rc = make_possible(&m, f, rules, v, &err);
+	int rc = make_grammar(&m, f, rules, v, &err);
 
 	*out = NULL;
 	if (rc == OD_OK)
@@ -329,8 +303,10 @@ static int make(const struct odm_output_form *f, const struct odm_answer_rules *
 		return rc;
 	if (rc == OD_ERR_NOMEM)
 		return odm_no_memory(e);
-	return odm_api_fail(e, 400, m.param[0] != '\0' ? m.param : "tools", rc, "%s%s%s", m.param,
-			    m.param[0] != '\0' && err.msg[0] != '#' ? ": " : "", err.msg);
+	if (strncmp(err.msg, "tool", 4) == 0) /* the text says where */
+		return odm_api_fail(e, 400, strncmp(err.msg, "tools", 5) == 0 ? "tools" : "tool_choice", rc, "%s",
+				    err.msg);
+	return odm_api_fail(e, 400, m.param, rc, "%s%s%s", m.param, err.msg[0] != '#' ? ": " : "", err.msg);
 }
 
 /* ---- Those that are kept ---- */
