@@ -29,6 +29,8 @@ struct regex {
 	const char *text;
 	size_t len, at;
 	unsigned nested;
+	bool wide; /* classes are wide (add_escaped_class), as behind (?! */
+	bool kinds[2][3]; /* \d, \w and \s, and their opposites, are in the class */
 	struct ast *newest;
 	struct od_err *err;
 	int rc;
@@ -91,40 +93,78 @@ static uint32_t take_char(struct regex *r)
 	return c;
 }
 
-/* Characters of \d, \w, \s, or of their opposites. False: another escape. */
-static bool add_escaped_class(struct od_chars *out, uint32_t c)
+/* Digits of other scripts, each the first of ten. */
+static const uint32_t other_digits[] = {
+	0x660,	 0x6f0,	  0x7c0,   0x966,   0x9e6,   0xa66,   0xae6,   0xb66,	0xbe6,	 0xc66,	  0xce6,
+	0xd66,	 0xde6,	  0xe50,   0xed0,   0xf20,   0x1040,  0x1090,  0x17e0,	0x1810,	 0x1946,  0x19d0,
+	0x1a80,	 0x1a90,  0x1b50,  0x1bb0,  0x1c40,  0x1c50,  0xa620,  0xa8d0,	0xa900,	 0xa9d0,  0xa9f0,
+	0xaa50,	 0xabf0,  0xff10,  0x104a0, 0x10d30, 0x10d40, 0x11066, 0x110f0, 0x11136, 0x111d0, 0x112f0,
+	0x11450, 0x114d0, 0x11650, 0x116c0, 0x116d0, 0x116da, 0x11730, 0x118e0, 0x11950, 0x11bf0, 0x11c50,
+	0x11d50, 0x11da0, 0x11f50, 0x16130, 0x16a60, 0x16ac0, 0x16b50, 0x16d70, 0x1ccf0, 0x1d7ce, 0x1d7d8,
+	0x1d7e2, 0x1d7ec, 0x1d7f6, 0x1e140, 0x1e2f0, 0x1e4f0, 0x1e5f1, 0x1e950, 0x1fbf0,
+};
+
+/* Beyond ASCII: punctuation and pictures, which are part of no word anywhere; other characters may be. */
+static const uint32_t no_word[][2] = {
+	{ 0xa1, 0xa9 },	    { 0x2010, 0x2027 }, { 0x2030, 0x203e }, { 0x20a0, 0x20bf },	  { 0x2190, 0x2426 },
+	{ 0x2500, 0x2775 }, { 0x2794, 0x2b73 }, { 0x3008, 0x3020 }, { 0x1f300, 0x1f6d7 }, { 0x1f900, 0x1fa53 },
+};
+
+/* White space beyond ASCII's, and the separators of ASCII. */
+static const uint32_t other_space[][2] = {
+	{ 0x1c, 0x1f },	    { 0x85, 0x85 },	{ 0xa0, 0xa0 },	    { 0x1680, 0x1680 }, { 0x2000, 0x200a },
+	{ 0x2028, 0x2029 }, { 0x202f, 0x202f }, { 0x205f, 0x205f }, { 0x3000, 0x3000 }, { 0xfeff, 0xfeff },
+};
+
+static const char kind_letters[] = "dws";
+
+static void add_other_words(struct od_chars *out)
 {
+	uint32_t next = 0x80;
+
+	for (size_t i = 0; i < sizeof(no_word) / sizeof(no_word[0]); i++) {
+		od_chars_add(out, next, no_word[i][0] - 1);
+		next = no_word[i][1] + 1;
+	}
+	od_chars_add(out, next, OD_MAX_CHAR);
+}
+
+/* Characters of \d, \w and \s: those of ASCII, or, wide, all that some reader of expressions takes for one. */
+static void add_kind(struct od_chars *out, uint32_t kind, bool wide)
+{
+	if (kind != 's')
+		od_chars_add(out, '0', '9');
+	if (kind == 'd' && wide)
+		for (size_t i = 0; i < sizeof(other_digits) / sizeof(other_digits[0]); i++)
+			od_chars_add(out, other_digits[i], other_digits[i] + 9);
+	if (kind == 'w') {
+		od_chars_add(out, 'A', 'Z');
+		od_chars_add(out, 'a', 'z');
+		od_chars_add(out, '_', '_');
+		if (wide)
+			add_other_words(out);
+	}
+	if (kind == 's') {
+		od_chars_add(out, '\t', '\r');
+		od_chars_add(out, ' ', ' ');
+		for (size_t i = 0; wide && i < sizeof(other_space) / sizeof(other_space[0]); i++)
+			od_chars_add(out, other_space[i][0], other_space[i][1]);
+	}
+}
+
+/* Adds \d, \w, \s, or their opposites. Readers of expressions differ in which characters beyond ASCII these have: what
+ * matches here matches for all of them. wide: what matches for one of them is in, as where the class is negated. False:
+ * another escape. */
+static bool add_escaped_class(struct od_chars *out, uint32_t c, bool wide)
+{
+	const bool opposite = c < 'a';
 	struct od_chars set = { 0 };
 
-	switch (c | 0x20) {
-	case 'd': od_chars_add(&set, '0', '9'); break;
-	case 'w':
-		od_chars_add(&set, '0', '9');
-		od_chars_add(&set, 'A', 'Z');
-		od_chars_add(&set, 'a', 'z');
-		od_chars_add(&set, '_', '_');
-		break;
-	case 's':
-		od_chars_add(&set, '\t', '\r');
-		od_chars_add(&set, ' ', ' ');
-		break;
-	default: return false;
-	}
-	if (c < 'a') {
-		if (c == 'S') { /* characters that only some count as white space are in neither */
-			od_chars_add(&set, 0x1c, 0x1f);
-			od_chars_add(&set, 0x85, 0x85);
-			od_chars_add(&set, 0xa0, 0xa0);
-			od_chars_add(&set, 0x1680, 0x1680);
-			od_chars_add(&set, 0x2000, 0x200a);
-			od_chars_add(&set, 0x2028, 0x2029);
-			od_chars_add(&set, 0x202f, 0x202f);
-			od_chars_add(&set, 0x205f, 0x205f);
-			od_chars_add(&set, 0x3000, 0x3000);
-			od_chars_add(&set, 0xfeff, 0xfeff);
-		}
+	if (c >= 0x80 || strchr(kind_letters, (int)(c | 0x20)) == NULL)
+		return false;
+	add_kind(&set, c | 0x20, opposite != wide);
+	if (opposite)
 		od_chars_negate(&set);
-	}
 	od_chars_add_all(out, &set);
 	od_chars_fini(&set);
 	return true;
@@ -205,7 +245,7 @@ static uint32_t escaped_char(struct regex *r, uint32_t c)
 }
 
 /* A member of a class: a character, or UINT32_MAX: a class, which was added. */
-static uint32_t take_member(struct regex *r, struct od_chars *out)
+static uint32_t take_member(struct regex *r, struct od_chars *out, bool wide)
 {
 	uint32_t c;
 
@@ -217,9 +257,19 @@ static uint32_t take_member(struct regex *r, struct od_chars *out)
 	c = take_char(r);
 	if (c == 'b')
 		return '\b';
-	if (c == UINT32_MAX || add_escaped_class(out, c))
+	if (c == UINT32_MAX)
+		return c;
+	if (add_escaped_class(out, c, wide)) {
+		r->kinds[c < 'a'][strchr(kind_letters, (int)(c | 0x20)) - kind_letters] = true;
 		return UINT32_MAX;
+	}
 	return escaped_char(r, c);
+}
+
+/* A kind of characters and its opposite are all characters, in whichever way they are read. */
+static bool has_opposites(const bool kinds[2][3])
+{
+	return (kinds[0][0] && kinds[1][0]) || (kinds[0][1] && kinds[1][1]) || (kinds[0][2] && kinds[1][2]);
 }
 
 static struct ast *take_class(struct regex *r)
@@ -229,15 +279,16 @@ static struct ast *take_class(struct regex *r)
 
 	if (a == NULL)
 		return NULL;
+	memset(r->kinds, 0, sizeof(r->kinds));
 	if (next_is(r, '^'))
 		negated = true, r->at++;
 	while (r->rc == OD_OK && !next_is(r, ']')) {
-		const uint32_t first = take_member(r, &a->chars);
+		const uint32_t first = take_member(r, &a->chars, r->wide != negated);
 		uint32_t last = first;
 
 		if (first != UINT32_MAX && next_is(r, '-') && !next_are(r, "-]")) {
 			r->at++;
-			last = take_member(r, &a->chars);
+			last = take_member(r, &a->chars, r->wide != negated);
 			if (last == UINT32_MAX) { /* a-\d is a, - and \d */
 				od_chars_add(&a->chars, '-', '-');
 				last = first;
@@ -249,6 +300,8 @@ static struct ast *take_class(struct regex *r)
 			od_chars_add(&a->chars, first, last);
 	}
 	r->at++;
+	if (has_opposites(r->kinds))
+		od_chars_add(&a->chars, 0, OD_MAX_CHAR);
 	if (negated)
 		od_chars_negate(&a->chars);
 	od_chars_sort(&a->chars);
@@ -269,6 +322,7 @@ static struct ast *take_group(struct regex *r)
 		if (look == NULL)
 			return NULL;
 		look->negated = r->text[r->at + 1] == '!';
+		r->wide = r->wide != look->negated;
 		r->at += 2;
 	} else if (next_are(r, "?<=") || next_are(r, "?<!")) {
 		return refuse(r, OD_ERR_UNSUPPORTED, "a look-behind is not supported here;");
@@ -287,6 +341,7 @@ static struct ast *take_group(struct regex *r)
 	r->at++;
 	if (look == NULL)
 		return a;
+	r->wide = r->wide != look->negated;
 	append(look, a);
 	look->anchored = true;
 	return look;
@@ -316,7 +371,7 @@ static struct ast *take_escape(struct regex *r)
 		return one_char(r, escaped_char(r, c));
 	a = new_ast(r, AST_CHARS);
 	if (a != NULL)
-		(void)add_escaped_class(&a->chars, c);
+		(void)add_escaped_class(&a->chars, c, r->wide);
 	return a;
 }
 
@@ -337,8 +392,10 @@ static struct ast *take_atom(struct regex *r)
 		if (a == NULL)
 			return NULL;
 		od_chars_add(&a->chars, '\n', '\n');
-		od_chars_add(&a->chars, '\r', '\r');
-		od_chars_add(&a->chars, 0x2028, 0x2029);
+		if (!r->wide) { /* as \W, for all readers */
+			od_chars_add(&a->chars, '\r', '\r');
+			od_chars_add(&a->chars, 0x2028, 0x2029);
+		}
 		od_chars_negate(&a->chars);
 		return a;
 	case '*':

@@ -1,9 +1,10 @@
 /* regex.h - regular expressions as texts write them (ECMA-262's syntax, as JSON Schema and vLLM use it), as expressions
  * of a pool.
  *
- * Characters are those of Unicode; \d, \w and \s are digits, letters and white space of ASCII. Done are alternatives,
- * groups, classes, repetitions (lazy ones match the same texts), escapes, ^ and $, and look-aheads behind ^ at the
- * start. Refused by name are back references, look-behinds, word boundaries and \p.
+ * Characters are those of Unicode; \d, \w and \s are digits, letters and white space of ASCII. Where readers of
+ * expressions differ, as in \D and [^\w] beyond ASCII, a text matches only if it does for all of them. Done are
+ * alternatives, groups, classes, repetitions (lazy ones match the same texts), escapes, ^ and $, and look-aheads
+ * behind ^ at the start. Refused by name are back references, look-behinds, word boundaries and \p.
  * Thread: as the pool's. */
 #ifndef OD_GRAMMAR_REGEX_H
 #define OD_GRAMMAR_REGEX_H

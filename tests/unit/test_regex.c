@@ -28,7 +28,20 @@ static uint32_t compile(struct od_re_pool *p, const char *pattern, size_t len, e
 	return re;
 }
 
-static unsigned n_cases;
+/* Where readers of patterns differ, a text must match for all of them (regex.h), and Python's ASCII is one: so texts
+ * beyond it may be rejected by \W and the like. */
+static bool may_reject(const char *pattern, const char *text, size_t len)
+{
+	const bool opposite = strstr(pattern, "\\W") != NULL || strstr(pattern, "\\D") != NULL ||
+			      strstr(pattern, "\\S") != NULL || strstr(pattern, "[^\\") != NULL;
+
+	for (size_t i = 0; opposite && i < len; i++)
+		if ((uint8_t)text[i] >= 0x80 || (text[i] >= 0x1c && text[i] <= 0x1f))
+			return true;
+	return opposite && memmem(text, len, "\\u001", 5) != NULL;
+}
+
+static unsigned n_cases, n_rejected;
 
 static unsigned compare(const json_t *c, const json_t *texts, enum od_writing w, bool search)
 {
@@ -47,6 +60,10 @@ static unsigned compare(const json_t *c, const json_t *texts, enum od_writing w,
 		n_cases++;
 		if (got == (want[i] == '1'))
 			continue;
+		if (!got && may_reject(json_string_value(pattern), json_string_value(text), json_string_length(text))) {
+			n_rejected++;
+			continue;
+		}
 		print_error("%s %s: expected %c for \"%s\"%s\n", search ? "search" : "match",
 			    json_string_value(pattern), want[i], json_string_value(text),
 			    w == OD_WRITE_JSON ? " in JSON" : "");
@@ -73,7 +90,7 @@ static void they_match_what_python_matches(void **state)
 	}
 	json_decref(groups);
 	assert_int_equal(wrong, 0);
-	assert_true(n_cases > 60000);
+	assert_true(n_cases > 60000 && n_rejected < n_cases / 100);
 }
 
 /* Python refuses these, or has no way to write them. */
@@ -94,6 +111,13 @@ static void they_match_as_ecma_says(void **state)
 		{ "a{2", "a{2", "aa" },
 		{ "a{,}", "a{,}", "a" },
 		{ "\\S", "a", "\xc2\xa0" },
+		{ "\\W", "-", "\xc3\xa9" },
+		{ "[^\\w]", "-", "\xc3\xa9" },
+		{ "\\D", "\xc3\xa9", "\xd9\xa1" },
+		{ "[\\w\\W]", "\xc3\xa9", "" },
+		{ "[\\D\\d]", "\xd9\xa1", "" },
+		{ "[\\S\\s]", "\xc2\xa0", "" },
+		{ "[^\\d\\s]", "\xc3\xa9", "\xc2\xa0" },
 		{ "\\u{61}", "a", "u" },
 		{ "(?P<n>a)", "a", "n" },
 		{ "\\d", "1", "\xd9\xa1" },
