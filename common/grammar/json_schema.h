@@ -4,7 +4,7 @@
  * that it does not name at the end; white space as od_syntax_space; numbers of at most 40 digits before and behind the
  * point, integers without point and exponent, with a minimum or maximum no exponent at all; strings with a pattern or a
  * format, and keys, with each character in one spelling. Properties that the schema does not name never have the name
- * of one that it does.
+ * of one that it does, and count as one for minProperties.
  *
  * A keyword that cannot be kept is refused with its path, never dropped; unknown ones are annotations, as the standard
  * has it.

@@ -511,6 +511,9 @@ static uint32_t write_others(const struct writing *w, uint32_t c, bool first)
 	const uint32_t min = o->min > c ? o->min - c : 0, again = od_syntax_cat(g, comma(s), o->other);
 	uint32_t more;
 
+	/* Their names may be the same, so only one of them counts for sure. */
+	if (min > 1)
+		return OD_SYNTAX_NONE;
 	if (!first)
 		return od_syntax_cat(g, od_syntax_repeat(g, again, min, max), space);
 	more = max == 0 ? OD_SYNTAX_NONE :
@@ -575,12 +578,15 @@ uint32_t schema_object(struct schema *s, const struct schema_parts *leaf)
 	struct object_shape o;
 	struct writing w = { .s = s, .g = schema_grammar(s), .o = &o };
 	uint32_t node = OD_SYNTAX_NONE;
+	size_t listed = 0;
 
 	read_object(s, leaf, &o);
 	if (!schema_failed(s))
 		make_pairs(s, leaf, &o);
+	for (size_t i = 0; i < o.n; i++)
+		listed += o.v[i].pair != OD_SYNTAX_NONE;
 	/* Names that the schema does not list may be written twice, and then count once. */
-	if (!schema_failed(s) && o.min > o.n + 1 && o.other != OD_SYNTAX_NONE)
+	if (!schema_failed(s) && o.min > listed + 1 && o.other != OD_SYNTAX_NONE)
 		schema_refuse(s, leaf->n > 0 ? leaf->v[0] : NULL, "minProperties", OD_ERR_UNSUPPORTED,
 			      "more than one property that is not listed would be needed, which is not supported here");
 	w.most = o.max != OD_RE_NO_LIMIT ? o.max : o.min;
