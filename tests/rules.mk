@@ -39,6 +39,11 @@ $(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libtests.a $(ARCHI
 endef
 $(foreach t,$(UNIT_TESTS),$(eval $(call unit_rule,$(t))))
 
+# JSON schemas as the server enforces them, for tests in other languages.
+$(B)/tests/od-schema: $(B)/obj/tests/conform/od_schema.o $(B)/libod.a
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -o $@ $^ $(LIBS)
+
 # The page of what clients send, from the table that the server reads requests by.
 .PHONY: docs/CLIENTS.md
 docs/CLIENTS.md: $(B)/tests/test_client_fields
@@ -52,7 +57,7 @@ check-build: check-build-quick $(B)/tests/lose_gpu.so $(B)/tests/wrong_driver/li
 check-source:
 	@tests/check-source.sh
 
-# The official clients of the APIs that od-main serves, from PyPI, for tests/integ.
+# The official clients of the APIs that od-main serves, and Python's jsonschema, from PyPI, for tests/integ.
 CLIENTS := build/clients
 .PHONY: api-clients
 api-clients: $(CLIENTS)/installed
@@ -61,6 +66,22 @@ $(CLIENTS)/installed: tests/integ/clients.txt
 	@python3 -m venv $(CLIENTS)
 	@$(CLIENTS)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
+
+# The JSON-Schema-Test-Suite, as the source package of Python's jsonschema has it, against the schemas that the server enforces.
+JSON_SCHEMA := $(shell sed -n 's/^jsonschema\[.*==/jsonschema-/p' tests/integ/clients.txt)
+SCHEMA_SUITE := build/schema-suite
+.PHONY: schema-suite random-schemas
+schema-suite: $(B)/tests/od-schema api-clients $(SCHEMA_SUITE)/$(JSON_SCHEMA)
+	@B=$(B) $(CLIENTS)/bin/python tests/conform/schema_suite.py $(SCHEMA_SUITE)/$(JSON_SCHEMA)/json/tests
+$(SCHEMA_SUITE)/$(JSON_SCHEMA): | api-clients
+	@rm -rf $(SCHEMA_SUITE)
+	@$(CLIENTS)/bin/pip download -q --disable-pip-version-check --no-binary :all: --no-deps -d $(SCHEMA_SUITE) \
+		$(subst schema-,schema==,$(JSON_SCHEMA))
+	@tar -xf $@.tar.gz -C $(SCHEMA_SUITE)
+
+# A thousand random schemas, answered at temperature 1.5 by the demo checkpoint. A minute; SEED=n: others.
+random-schemas: programs api-clients
+	@B=$(B) OD_SCHEMAS=1000 $(if $(SEED),OD_SEED=$(SEED)) python3 tests/integ/test_random_schemas.py
 
 # The programs that people use with od-main serve, from PyPI (about 4 GB), each in a conversation with tools; and published chat
 # templates and tokenisers as they are. Ten minutes and more. CLIENT=test_agents.py: one of them. As root: programs run where there
