@@ -11,7 +11,7 @@
 #define MAX_MASK_BYTES ((size_t)8 << 20) /* masks that are kept, by state and by expression each */
 #define MIN_MASKS 8
 #define MAX_FEW 256 /* tokens of a part that are listed */
-#define MASK_WORK 200000u /* derivatives for one mask, or for one token */
+#define MASK_WORK 1200000u /* as od_re_work counts, for one mask or one token */
 #define MAX_RUNS 64 /* repetitions for which runs are kept */
 #define MANY_EXITS 16384 /* behind so many ends of an expression it is cheaper to walk once for the whole state */
 

@@ -6,7 +6,13 @@
 #define MAX_NODES (1u << 22)
 #define MAX_LIST (1u << 24) /* members of alternatives and intersections together */
 #define MAX_ROW_BYTES ((size_t)64 << 20)
-#define DEFAULT_WORK 3000000u /* derivatives: about a second */
+#define DEFAULT_WORK 9000000u /* about a third of a second */
+/* Costs in units of work, as measured. */
+#define COST_DERIVATIVE 6
+#define COST_NODE 6
+#define COST_ROW 9
+#define COST_MET 6 /* an expression that a search meets */
+#define COST_LIST 3 /* beside one for each member */
 #define UNKNOWN UINT32_MAX
 #define MAX_DEPTH 2000 /* levels of expressions in expressions */
 
@@ -37,7 +43,6 @@ struct od_re_pool {
 	uint8_t class_of[256]; /* bytes of one class are in the same sets */
 	unsigned n_classes;
 	uint64_t work, max_work;
-	size_t spent; /* eighths of a derivative, not in work yet */
 	size_t row_bytes;
 	int failed; /* OD_OK, or why */
 };
@@ -48,6 +53,13 @@ static void fail(struct od_re_pool *p, int rc)
 {
 	if (p->failed == OD_OK)
 		p->failed = rc;
+}
+
+void od_re_spend(struct od_re_pool *p, uint64_t work)
+{
+	p->work += work;
+	if (p->work > p->max_work)
+		fail(p, OD_ERR_RANGE);
 }
 
 /* Room for one more of n elements. */
@@ -195,6 +207,7 @@ static uint32_t intern(struct od_re_pool *p, struct re_node n)
 			return p->hash[at];
 		}
 	describe(p, &n);
+	od_re_spend(p, COST_NODE);
 	if (p->n == MAX_NODES || n.depth > MAX_DEPTH)
 		fail(p, OD_ERR_RANGE);
 	if (p->failed != OD_OK || !grow(p, (void **)&p->node, p->n, 1, &p->cap, sizeof(*p->node)))
@@ -244,15 +257,6 @@ int od_re_check(const struct od_re_pool *p, struct od_err *err)
 	if (p->failed != OD_OK)
 		return od_fail(err, p->failed, "it needs too much work or memory; make it simpler");
 	return OD_OK;
-}
-
-void od_re_spend(struct od_re_pool *p, size_t n)
-{
-	p->spent += n;
-	p->work += p->spent / 8;
-	p->spent %= 8;
-	if (p->work > p->max_work)
-		fail(p, OD_ERR_RANGE);
 }
 
 void od_re_fail(struct od_re_pool *p)
@@ -316,7 +320,7 @@ static uint32_t byte_of(struct od_re_pool *p, const struct od_byte_set *set)
 uint32_t od_re_byte(struct od_re_pool *p, const struct od_byte_set *set)
 {
 	const size_t n = p->n_sets;
-	const uint32_t r = byte_of(p, set);
+	const uint32_t r = p->failed == OD_OK ? byte_of(p, set) : OD_RE_NONE;
 
 	/* A set that was made of others before tells no more bytes apart than they do. */
 	if (p->n_sets > n)
@@ -328,7 +332,7 @@ uint32_t od_re_text(struct od_re_pool *p, const char *text, size_t len)
 {
 	uint32_t r = OD_RE_EMPTY;
 
-	while (len-- > 0) {
+	while (len-- > 0 && p->failed == OD_OK) {
 		struct od_byte_set one = { { 0 } };
 
 		od_byte_set_add(&one, (uint8_t)text[len]);
@@ -363,7 +367,6 @@ static bool put(struct od_re_pool *p, enum re_kind kind, uint32_t r)
 
 	if (p->n_list + n > MAX_LIST)
 		fail(p, OD_ERR_RANGE);
-	od_re_spend(p, n);
 	if (p->failed != OD_OK || !grow(p, (void **)&p->list, p->n_list, n, &p->cap_list, sizeof(*p->list)))
 		return false;
 	for (uint32_t i = 0; i < n; i++)
@@ -403,6 +406,7 @@ static uint32_t make_list(struct od_re_pool *p, enum re_kind kind, size_t begin)
 	size_t n = begin;
 	uint32_t r;
 
+	od_re_spend(p, COST_LIST + (p->n_list - begin));
 	if (kind == RE_ALT)
 		merge_sets(p, begin);
 	if (p->n_list - begin > 1)
@@ -625,6 +629,7 @@ static uint32_t *new_row(struct od_re_pool *p)
 	}
 	memset(row, 0xff, 256 * sizeof(*row));
 	p->row_bytes += 256 * sizeof(*row);
+	od_re_spend(p, COST_ROW);
 	return row;
 }
 
@@ -645,8 +650,7 @@ uint32_t od_re_step(struct od_re_pool *p, uint32_t r, uint8_t byte)
 		return OD_RE_NONE;
 	if (at(p, r)->kind == RE_BYTE) /* needs no row */
 		return derive(p, r, byte);
-	if (++p->work > p->max_work)
-		fail(p, OD_ERR_RANGE);
+	od_re_spend(p, COST_DERIVATIVE);
 	d = derive(p, r, byte);
 	if (p->failed != OD_OK)
 		return OD_RE_NONE;
@@ -677,6 +681,7 @@ static bool go_to(struct od_re_pool *p, struct re_search *s, uint32_t r)
 		return false;
 	s->path[s->n] = s->seen[s->n_seen++] = r;
 	s->byte[s->n++] = 0;
+	od_re_spend(p, COST_MET);
 	p->node[r].live = LIVE_NO; /* until found; no expression is entered twice */
 	return true;
 }

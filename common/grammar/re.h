@@ -27,12 +27,12 @@ OD_MUST_CHECK int od_re_pool_new(struct od_re_pool **out, struct od_err *err);
 void od_re_pool_free(struct od_re_pool *p); /* NULL ok */
 /* OD_OK, or why the pool failed: OD_ERR_NOMEM, or OD_ERR_RANGE for too much work. */
 OD_MUST_CHECK int od_re_check(const struct od_re_pool *p, struct od_err *err);
-uint64_t od_re_work(const struct od_re_pool *p); /* derivatives so far */
-/* Counts n members of lists that are gathered and sorted: about eight of them take as long as a derivative. */
-void od_re_spend(struct od_re_pool *p, size_t n);
-void od_re_fail(struct od_re_pool *p); /* the caller lacks memory for an expression */
+/* The work so far. A unit takes about 30 ns, as much as a member of a list that is gathered and sorted. */
+uint64_t od_re_work(const struct od_re_pool *p);
 /* The pool fails when it has done so much more work. */
 void od_re_allow(struct od_re_pool *p, uint64_t work);
+void od_re_spend(struct od_re_pool *p, uint64_t work); /* counts work that was done elsewhere */
+void od_re_fail(struct od_re_pool *p); /* the caller lacks memory for an expression */
 size_t od_re_memory(const struct od_re_pool *p); /* bytes */
 
 /* One byte of the set. */

@@ -6,6 +6,7 @@
 #define MAX_NESTED 200 /* groups in groups */
 #define MAX_STACKED 8 /* repetitions of repetitions, without a group between */
 #define MAX_REPEAT 100000u
+#define PATTERN_WORK 300u /* beside some for each byte */
 #define MAX_RANGES 1000u /* in a class */
 
 enum ast_kind { AST_CHARS, AST_SEQUENCE, AST_CHOICE, AST_REPEAT, AST_BEGIN, AST_END, AST_LOOK };
@@ -651,6 +652,7 @@ int od_regex_compile(struct od_re_pool *p, const char *pattern, size_t len, enum
 	*re = OD_RE_NONE;
 	if (len > OD_MAX_PATTERN_BYTES)
 		return od_fail(err, OD_ERR_RANGE, "it has %zu bytes; expected at most %u", len, OD_MAX_PATTERN_BYTES);
+	od_re_spend(p, PATTERN_WORK + 3 * len);
 	root = take_choice(&r);
 	if (r.rc == OD_OK && r.at < len)
 		(void)refuse(&r, OD_ERR_FORMAT, "a bracket that was not opened");
