@@ -19,7 +19,12 @@
 #define MAX_EXPANSIONS 60000u /* schemas in all sets, again for each alternative */
 #define MAX_CHAIN 100u /* $ref, allOf and anyOf within one value */
 #define MAX_LITERAL_DEPTH 200
-#define WORK 600000u /* derivatives for one schema */
+#define MAX_NESTED_VALUES 1000u /* arrays and objects in an enum */
+#define WORK 1800000u /* as od_re_work counts, for one schema */
+#define EXPANSION_WORK 50u
+#define OVERLAP_WORK 50u
+#define LEAF_WORK 90u
+#define VALUE_WORK 9u /* in an enum */
 
 /* Where a schema stands, for errors. */
 struct schema_place {
@@ -60,6 +65,7 @@ struct schema {
 	json_t *made; /* schemas that are not in the text */
 	struct od_schema_check *check;
 	size_t cap_overlaps, expansions;
+	uint32_t one_char[2], any_char[2], any_number[2], any_key; /* expressions; OD_RE_NONE: not made yet */
 	struct od_err *err;
 	int rc;
 };
@@ -186,6 +192,39 @@ const struct od_json_style *schema_style(const struct schema *s)
 bool schema_is_text(const struct schema *s)
 {
 	return s->is_text;
+}
+
+uint32_t schema_one_char(struct schema *s, enum od_writing w)
+{
+	uint32_t *re = &s->one_char[w == OD_WRITE_JSON];
+
+	if (*re == OD_RE_NONE)
+		*re = od_one_char(od_grammar_res(s->g), w);
+	return *re;
+}
+
+uint32_t schema_any_char(struct schema *s, enum od_writing w)
+{
+	uint32_t *re = &s->any_char[w == OD_WRITE_JSON];
+
+	if (*re == OD_RE_NONE)
+		*re = od_any_char(od_grammar_res(s->g), w);
+	return *re;
+}
+
+uint32_t *schema_any_number(struct schema *s, bool integer)
+{
+	return &s->any_number[integer];
+}
+
+uint32_t *schema_any_key(struct schema *s)
+{
+	return &s->any_key;
+}
+
+void schema_spend(struct schema *s, uint64_t work)
+{
+	od_re_spend(od_grammar_res(s->g), work);
 }
 
 uint32_t schema_space(struct schema *s)
@@ -502,6 +541,7 @@ static void note_overlap(struct schema *s, const struct schema_parts *base, cons
 	size_t len;
 	uint32_t rule;
 
+	schema_spend(s, OVERLAP_WORK * (base->n + 1));
 	/* The schemas in base stand there without their own alternatives, which are being chosen. */
 	for (size_t i = 0; i < base->n; i++) {
 		json_t *plain = json_copy((json_t *)(uintptr_t)base->v[i]);
@@ -680,6 +720,7 @@ static void expand(struct schema *s, struct leaves *out, const struct schema_par
 			schema_refuse(s, schema, NULL, OD_ERR_ARG, "its references lead back to itself without end");
 			return;
 		}
+	schema_spend(s, EXPANSION_WORK + 3 * base->n);
 	if (++s->expansions > MAX_EXPANSIONS || via.n > MAX_CHAIN) {
 		schema_refuse(s, schema, NULL, OD_ERR_RANGE, "too many schemas hold for one value; make it simpler");
 		return;
@@ -865,6 +906,13 @@ static unsigned types_of(struct schema *s, const json_t *schema, bool *integer)
 	return all;
 }
 
+bool schema_allows_strings(struct schema *s, const json_t *schema)
+{
+	bool integer;
+
+	return (types_of(s, schema, &integer) & SCHEMA_STRING) != 0;
+}
+
 static unsigned type_of_value(const json_t *v)
 {
 	switch (json_typeof(v)) {
@@ -1012,9 +1060,13 @@ static uint32_t values(struct schema *s, struct listed_leaf *l)
 	for (size_t i = 0; i < n && s->rc == OD_OK; i++) {
 		const json_t *v = one != NULL ? one : json_array_get(list, i);
 
-		if (!allows_value(s, l, v))
+		schema_spend(s, VALUE_WORK);
+		if (!check_pool(s) || !allows_value(s, l, v))
 			continue;
 		if (json_is_array(v) || json_is_object(v)) {
+			if (n_nodes == MAX_NESTED_VALUES)
+				schema_refuse(s, l->schema, "enum", OD_ERR_RANGE,
+					      "expected at most %u arrays and objects", MAX_NESTED_VALUES);
 			node[n_nodes++] = literal(s, v, 0);
 			s->is_text = is_text;
 		} else {
@@ -1058,6 +1110,7 @@ static uint32_t leaf_node(struct schema *s, const struct schema_parts *leaf)
 	const bool is_text = s->is_text;
 	uint32_t node[5];
 
+	schema_spend(s, LEAF_WORK + 24 * leaf->n);
 	for (size_t i = 0; i < leaf->n; i++) {
 		types &= types_of(s, leaf->v[i], &whole);
 		integer |= whole;

@@ -37,6 +37,13 @@ bool schema_failed(const struct schema *s);
 struct od_grammar *schema_grammar(struct schema *s);
 const struct od_json_style *schema_style(const struct schema *s);
 bool schema_is_text(const struct schema *s); /* strings of the leaf are bare text */
+/* Expressions that are made once: a character of a string in its one spelling, in any; a number, a key that nothing is
+ * said of (OD_RE_NONE: not made yet). */
+uint32_t schema_one_char(struct schema *s, enum od_writing w);
+uint32_t schema_any_char(struct schema *s, enum od_writing w);
+uint32_t *schema_any_number(struct schema *s, bool integer);
+uint32_t *schema_any_key(struct schema *s);
+void schema_spend(struct schema *s, uint64_t work); /* counts work, as od_re_spend */
 uint32_t schema_space(struct schema *s); /* white space between two tokens */
 uint32_t schema_colon(struct schema *s); /* expression: behind a key */
 uint32_t schema_quoted(struct schema *s, uint32_t text); /* expression: a string with this text */
@@ -59,6 +66,7 @@ struct schema_words {
 	size_t n;
 };
 uint32_t schema_words_re(struct schema *s, const struct schema_words *l);
+bool schema_allows_strings(struct schema *s, const json_t *schema); /* by its type */
 bool schema_matches(struct od_re_pool *p, uint32_t re, const char *text, size_t len);
 
 /* Expressions for what the parts of a leaf say of one type. */

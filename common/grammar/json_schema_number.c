@@ -12,6 +12,7 @@
 #define MAX_DOUBLE_DIGITS 15u /* numbers of so many digits stay apart as doubles */
 #define MAX_BOUND_DIGITS 60u
 #define MAX_MULTIPLE 100000
+#define RANGE_WORK 300u /* beside that of the expressions */
 
 /* A bound: its sign, the digits before the point (without leading zeros; "0") and behind it (without trailing ones). */
 struct bound {
@@ -337,10 +338,16 @@ uint32_t schema_number_re(struct schema *s, const struct schema_parts *leaf, boo
 	if (schema_failed(s))
 		return OD_RE_NONE;
 	integer |= r.multiple > 0;
-	if (r.low.set || r.high.set)
+	if (r.low.set || r.high.set) {
+		schema_spend(s, RANGE_WORK);
 		re = range(p, &r, integer);
-	else
-		re = od_re_cat(p, sign, form(p, integer, MAX_DIGITS, MAX_DIGITS, true));
+	} else {
+		uint32_t *any = schema_any_number(s, integer);
+
+		if (*any == OD_RE_NONE)
+			*any = od_re_cat(p, sign, form(p, integer, MAX_DIGITS, MAX_DIGITS, true));
+		re = *any;
+	}
 	if (r.multiple > 1)
 		re = od_re_and(p, re, od_re_cat(p, sign, od_re_multiple(p, (uint32_t)r.multiple)));
 	return re;

@@ -10,6 +10,7 @@
 #define MAX_COUNTED 20000u /* properties times counts */
 #define MAX_PATTERNS 4u /* patternProperties that a name is tried with, all together */
 #define MAX_NAME_DEPTH 100u /* $ref, allOf and anyOf within propertyNames */
+#define PROPERTY_WORK 12u /* for one property in one schema */
 #define RULE_EVERY 64 /* properties: alternatives nest no deeper */
 
 static uint32_t text_node(struct od_grammar *g, const char *text)
@@ -148,6 +149,7 @@ struct property {
 struct object_shape {
 	struct property *v;
 	size_t n, cap;
+	json_t *numbers; /* places in v, by name */
 	uint32_t min, max; /* properties */
 	uint32_t other; /* node: key, colon and value of those that the schema does not name */
 	bool never;
@@ -163,21 +165,14 @@ static json_t *object_at(struct schema *s, const json_t *schema, const char *key
 	return NULL;
 }
 
-static struct property *find_property(const struct object_shape *o, const char *name)
-{
-	for (size_t i = 0; i < o->n; i++)
-		if (strcmp(o->v[i].name, name) == 0)
-			return &o->v[i];
-	return NULL;
-}
-
 static void add_property(struct schema *s, struct object_shape *o, const json_t *schema, const char *keyword,
 			 const char *name, bool required)
 {
-	struct property *p = find_property(o, name);
+	const json_t *number = json_object_get(o->numbers, name);
 
-	if (p != NULL) {
-		p->required |= required;
+	schema_spend(s, PROPERTY_WORK);
+	if (number != NULL) {
+		o->v[json_integer_value(number)].required |= required;
 		return;
 	}
 	if (o->n == o->cap) {
@@ -192,6 +187,8 @@ static void add_property(struct schema *s, struct object_shape *o, const json_t 
 		o->v = v;
 		o->cap = cap;
 	}
+	if (json_object_set_new_nocheck(o->numbers, name, json_integer((json_int_t)o->n)) != 0)
+		schema_refuse(s, schema, NULL, OD_ERR_NOMEM, "no memory");
 	o->v[o->n++] = (struct property){ name, required, OD_SYNTAX_NONE };
 }
 
@@ -199,14 +196,18 @@ static void read_object(struct schema *s, const struct schema_parts *leaf, struc
 {
 	uint32_t n;
 
-	*o = (struct object_shape){ .max = OD_RE_NO_LIMIT, .other = OD_SYNTAX_NONE };
+	*o = (struct object_shape){ .max = OD_RE_NO_LIMIT, .other = OD_SYNTAX_NONE, .numbers = json_object() };
 	for (size_t i = 0; i < leaf->n && !schema_failed(s); i++) {
 		const json_t *schema = leaf->v[i];
 		const char *name;
 		json_t *v;
 
 		json_object_foreach(object_at(s, schema, "properties"), name, v)
+		{
 			add_property(s, o, schema, "properties", name, false);
+			if (schema_failed(s))
+				break;
+		}
 		if (schema_count(s, schema, "minProperties", &n) && n > o->min)
 			o->min = n;
 		if (schema_count(s, schema, "maxProperties", &n) && n < o->max)
@@ -214,17 +215,19 @@ static void read_object(struct schema *s, const struct schema_parts *leaf, struc
 	}
 	for (size_t i = 0; i < leaf->n && !schema_failed(s); i++) {
 		const json_t *required = json_object_get(leaf->v[i], "required"), *v;
-		size_t k;
 
 		/* Draft 3 has a boolean, in the property: an annotation today. */
 		if (required != NULL && !json_is_array(required) && !json_is_boolean(required))
 			schema_refuse(s, leaf->v[i], "required", OD_ERR_FORMAT, "expected an array of names");
-		json_array_foreach((json_t *)(uintptr_t)required, k, v)
-		{
-			if (json_is_string(v))
-				add_property(s, o, leaf->v[i], "required", json_string_value(v), true);
-			else
+		for (size_t k = 0; k < json_array_size(required) && !schema_failed(s); k++) {
+			v = json_array_get(required, k);
+			if (!json_is_string(v))
 				schema_refuse(s, leaf->v[i], "required", OD_ERR_FORMAT, "expected an array of names");
+			else if (strlen(json_string_value(v)) != json_string_length(v))
+				schema_refuse(s, leaf->v[i], "required", OD_ERR_UNSUPPORTED,
+					      "names with \\u0000 are not supported here");
+			else
+				add_property(s, o, leaf->v[i], "required", json_string_value(v), true);
 		}
 	}
 }
@@ -246,17 +249,26 @@ static uint32_t key_of(struct schema *s, uint32_t name)
 	return schema_style(s)->bare_keys ? name : schema_quoted(s, name);
 }
 
-/* Any name, as a key. */
-static uint32_t any_key(struct schema *s)
+static uint32_t make_any_key(struct schema *s)
 {
 	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
 	struct od_byte_set word = { { 0 } };
 
 	if (!schema_style(s)->bare_keys)
-		return key_of(s, od_re_repeat(p, od_one_char(p, schema_style(s)->writing), 0, OD_RE_NO_LIMIT));
+		return key_of(s, od_re_repeat(p, schema_one_char(s, schema_style(s)->writing), 0, OD_RE_NO_LIMIT));
 	for (const char *c = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"; *c != '\0'; c++)
 		od_byte_set_add(&word, (uint8_t)*c);
 	return od_re_repeat(p, od_re_byte(p, &word), 1, OD_RE_NO_LIMIT);
+}
+
+/* Any name, as a key. */
+static uint32_t any_key(struct schema *s)
+{
+	uint32_t *re = schema_any_key(s);
+
+	if (*re == OD_RE_NONE)
+		*re = make_any_key(s);
+	return *re;
 }
 
 /* A value behind its key, an expression. */
@@ -278,6 +290,7 @@ static void add_value(struct schema *s, const json_t *schema, const char *name, 
 	const char *pattern;
 	json_t *v;
 
+	schema_spend(s, PROPERTY_WORK);
 	schema_add(s, value, named, schema, "properties", name);
 	json_object_foreach(object_at(s, schema, "patternProperties"), pattern, v)
 	{
@@ -293,6 +306,44 @@ static void add_value(struct schema *s, const json_t *schema, const char *name, 
 			   NULL);
 }
 
+/* The names among n values. */
+static uint32_t listed_names(struct schema *s, const json_t *const *v, size_t n)
+{
+	struct schema_words words = { .end = calloc(n + 1, sizeof(*words.end)) };
+	uint32_t re = OD_RE_NONE;
+
+	for (size_t i = 0; i < n && words.end != NULL; i++)
+		if (json_is_string(v[i])) {
+			od_write_text(&words.text, json_string_value(v[i]), json_string_length(v[i]),
+				      schema_style(s)->writing);
+			words.end[words.n++] = words.text.len;
+		}
+	if (words.end != NULL)
+		re = schema_words_re(s, &words);
+	else
+		schema_refuse(s, NULL, NULL, OD_ERR_NOMEM, "no memory");
+	od_strbuf_fini(&words.text);
+	free(words.end);
+	return re;
+}
+
+static uint32_t enum_names(struct schema *s, const json_t *list)
+{
+	const size_t n = json_array_size(list);
+	const json_t **v = calloc(n + 1, sizeof(*v));
+	uint32_t re = OD_RE_NONE;
+
+	for (size_t i = 0; i < n && v != NULL; i++)
+		v[i] = json_array_get(list, i);
+	if (v != NULL)
+		re = listed_names(s, v, n);
+	else
+		schema_refuse(s, NULL, NULL, OD_ERR_NOMEM, "no memory");
+	free(v);
+	return re;
+}
+
+/* A name is a string: keywords for other types say nothing of it. */
 static void check_name_keywords(struct schema *s, const json_t *names)
 {
 	static const char *const known[] = { "type",	"pattern", "minLength", "maxLength",  "format",	 "enum",
@@ -313,37 +364,19 @@ static void check_name_keywords(struct schema *s, const json_t *names)
 	}
 }
 
-static bool has_strings(const json_t *type)
-{
-	const json_t *one;
-	size_t i;
-
-	json_array_foreach((json_t *)(uintptr_t)type, i, one) if (has_strings(one)) return true;
-	return type == NULL || (json_is_string(type) && strcmp(json_string_value(type), "string") == 0);
-}
-
-static uint32_t written(struct schema *s, const json_t *v)
-{
-	return od_written_text(od_grammar_res(schema_grammar(s)), json_string_value(v), json_string_length(v),
-			       schema_style(s)->writing);
-}
-
 /* The strings that a schema's own keywords allow: what it says of other types says nothing of names. */
 static uint32_t plain_names(struct schema *s, const json_t *names)
 {
 	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
-	const json_t *one = json_object_get(names, "const"), *list = json_object_get(names, "enum"), *v;
+	const json_t *one = json_object_get(names, "const"), *list = json_object_get(names, "enum");
 	const struct schema_parts parts = { .v = { names }, .n = 1 };
-	uint32_t strings = schema_string_text(s, &parts), listed = OD_RE_NONE;
-	size_t i;
+	uint32_t strings = schema_string_text(s, &parts);
 
-	if (!has_strings(json_object_get(names, "type")) || (one != NULL && !json_is_string(one)))
+	if (!schema_allows_strings(s, names))
 		return OD_RE_NONE;
 	if (one != NULL)
-		strings = od_re_and(p, strings, written(s, one));
-	json_array_foreach((json_t *)(uintptr_t)list, i, v) if (json_is_string(v)) listed =
-		od_re_or(p, listed, written(s, v));
-	return list != NULL ? od_re_and(p, strings, listed) : strings;
+		strings = od_re_and(p, strings, listed_names(s, &one, 1));
+	return list != NULL ? od_re_and(p, strings, enum_names(s, list)) : strings;
 }
 
 /* The names that a schema for names allows, without quotes: an expression. It stands in where. */
@@ -445,6 +478,7 @@ static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, c
 		struct schema_parts parts = { 0 };
 		uint32_t own = keys;
 
+		schema_spend(s, PROPERTY_WORK * leaf->n);
 		for (size_t i = 0; i < n; i++)
 			own = od_re_and(p, own, set >> i & 1 ? pattern[i] : od_re_not(p, pattern[i]));
 		for (size_t i = 0; i < n; i++)
@@ -469,6 +503,7 @@ static void make_pairs(struct schema *s, const struct schema_parts *leaf, struct
 {
 	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
 	const uint32_t keys = allowed_keys(s, leaf);
+	const bool any_name = keys == any_key(s) && !schema_style(s)->bare_keys;
 
 	for (size_t i = 0; i < o->n && !schema_failed(s); i++) {
 		struct property *property = &o->v[i];
@@ -478,7 +513,7 @@ static void make_pairs(struct schema *s, const struct schema_parts *leaf, struct
 
 		for (size_t k = 0; k < leaf->n; k++)
 			add_value(s, leaf->v[k], property->name, name, &value);
-		if (!value.never && od_re_live(p, od_re_and(p, keys, key_of(s, name))))
+		if (!value.never && (any_name || od_re_live(p, od_re_and(p, keys, key_of(s, name)))))
 			property->pair = pair(s, key_of(s, name), &value);
 		o->never |= property->required && property->pair == OD_SYNTAX_NONE;
 	}
@@ -610,6 +645,7 @@ uint32_t schema_object(struct schema *s, const struct schema_parts *leaf)
 			schema_refuse(s, NULL, NULL, OD_ERR_NOMEM, "no memory");
 		}
 	}
+	json_decref(o.numbers);
 	free(o.v);
 	return node;
 }

@@ -102,9 +102,9 @@ uint32_t schema_string_text(struct schema *s, const struct schema_parts *leaf)
 	if (schema_failed(s))
 		return OD_RE_NONE;
 	if (!shaped)
-		body = od_re_repeat(p, od_any_char(p, writing(s)), min, max);
+		body = od_re_repeat(p, schema_any_char(s, writing(s)), min, max);
 	else if (min > 0 || max != OD_RE_NO_LIMIT)
-		body = od_re_and(p, body, od_re_repeat(p, od_one_char(p, writing(s)), min, max));
+		body = od_re_and(p, body, od_re_repeat(p, schema_one_char(s, writing(s)), min, max));
 	if (schema_is_text(s))
 		body = od_re_and(p, body, od_re_without(p, schema_style(s)->text_end));
 	return body;
