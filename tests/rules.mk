@@ -79,6 +79,11 @@ $(SCHEMA_SUITE)/$(JSON_SCHEMA): | api-clients
 		$(subst schema-,schema==,$(JSON_SCHEMA))
 	@tar -xf $@.tar.gz -C $(SCHEMA_SUITE)
 
+# CPU time of schemas that are made to cost much: 100 ms for each. TOKENIZER: tokenizer.json of a model with a large vocabulary.
+.PHONY: hostile-schemas
+hostile-schemas: $(B)/tests/od-schema
+	@B=$(B) python3 tests/conform/hostile_schemas.py $(TOKENIZER)
+
 # A thousand random schemas, answered at temperature 1.5 by the demo checkpoint. A minute; SEED=n: others.
 random-schemas: programs api-clients
 	@B=$(B) OD_SCHEMAS=1000 $(if $(SEED),OD_SEED=$(SEED)) python3 tests/integ/test_random_schemas.py
