@@ -17,6 +17,7 @@
 #include <time.h>
 
 #define MAX_TEXT 20000u
+#define TEXT_WORK 12000000u /* as od_re_work counts; the server allows more for each token */
 #define LONG_TEXT 300u /* behind so many bytes texts are brought to their end */
 
 static double cpu_ms(void)
@@ -33,6 +34,7 @@ static bool accepts(struct od_automaton *a, const char *text, size_t len)
 {
 	uint32_t state = od_automaton_start(a);
 
+	od_re_allow(od_automaton_res(a), TEXT_WORK);
 	for (size_t i = 0; i < len && state != OD_STATE_DEAD; i++)
 		state = od_automaton_step(a, state, (uint8_t)text[i]);
 	return state != OD_STATE_DEAD && od_automaton_ends(a, state);
@@ -55,6 +57,7 @@ static size_t write_text(struct od_automaton *a, unsigned *seed, char *text, boo
 	unsigned likely[256], byte, at, all;
 
 	*dead = false;
+	od_re_allow(od_automaton_res(a), TEXT_WORK);
 	for (size_t n = 0; n < MAX_TEXT; n++) {
 		all = 0;
 		for (byte = 0; byte < 256; byte++) {

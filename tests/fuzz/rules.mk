@@ -21,6 +21,7 @@ fuzz_part_LIBS := -lcmocka
 fuzz_prefix_OBJS := $(B)/obj/main-node/engine/prefix/prefix_file.o
 fuzz_routes_OBJS := $(B)/obj/tests/bench/sim/route_file.o
 fuzz_spool_OBJS := $(addprefix $(B)/obj/,worker-node/pull/spool_begin.o tests/unit/tiny_files.o)
+fuzz_schema_OBJS := $(B)/obj/tests/fuzz/json_mix.o
 fuzz_tokenizer_OBJS := $(B)/obj/tests/fuzz/json_mix.o
 fuzz_wire_OBJS := $(B)/obj/main-node/cluster/result_check.o
 ODM_CHAT_OBJS := $(call obj,$(filter main-node/chat/%,$(libodm_SRCS)))
