@@ -255,12 +255,12 @@ uint32_t od_syntax_or(struct od_grammar *g, uint32_t a, uint32_t b)
 
 uint32_t od_syntax_repeat(struct od_grammar *g, uint32_t a, uint32_t min, uint32_t max)
 {
+	if (min > max)
+		return OD_SYNTAX_NONE;
 	if (max == 0 || a == OD_SYNTAX_EMPTY)
 		return OD_SYNTAX_EMPTY;
 	if (a == OD_SYNTAX_NONE)
 		return min == 0 ? OD_SYNTAX_EMPTY : OD_SYNTAX_NONE;
-	if (min > max)
-		return OD_SYNTAX_NONE;
 	if (min == 1 && max == 1)
 		return a;
 	return intern(g, (struct od_syntax){ .kind = OD_SYNTAX_REPEAT, .a = a, .min = min, .max = max });

@@ -531,12 +531,12 @@ uint32_t od_re_without(struct od_re_pool *p, const char *text)
 
 uint32_t od_re_repeat(struct od_re_pool *p, uint32_t a, uint32_t min, uint32_t max)
 {
+	if (min > max)
+		return OD_RE_NONE;
 	if (max == 0 || a == OD_RE_EMPTY)
 		return OD_RE_EMPTY;
 	if (a == OD_RE_NONE)
 		return min == 0 ? OD_RE_EMPTY : OD_RE_NONE;
-	if (min > max)
-		return OD_RE_NONE;
 	if (min == 1 && max == 1)
 		return a;
 	if (at(p, a)->nullable)
