@@ -980,19 +980,9 @@ struct listed_leaf {
 	const struct schema_parts *parts;
 	const json_t *schema; /* its values are looked at */
 	unsigned types;
-	bool integer, has_number, has_string;
-	uint32_t number, string; /* expressions */
+	bool integer, has_string;
+	uint32_t string; /* expression */
 };
-
-static bool allows_number(struct schema *s, struct listed_leaf *l, const char *text, size_t len)
-{
-	if (strpbrk(text, "eE") != NULL)
-		return !l->integer;
-	if (!l->has_number)
-		l->number = schema_number_re(s, l->parts, l->integer);
-	l->has_number = true;
-	return schema_matches(od_grammar_res(s->g), l->number, text, len);
-}
 
 static bool allows_string(struct schema *s, struct listed_leaf *l, const char *text, size_t len)
 {
@@ -1019,7 +1009,7 @@ static bool allows_value(struct schema *s, struct listed_leaf *l, const json_t *
 	}
 	append_literal(s, v, &text);
 	if (type == SCHEMA_NUMBER)
-		good = allows_number(s, l, od_strbuf_text(&text), text.len);
+		good = schema_allows_number(s, l->parts, l->integer, od_strbuf_text(&text));
 	else if (type == SCHEMA_STRING)
 		good = allows_string(s, l, od_strbuf_text(&text), text.len);
 	od_strbuf_fini(&text);

@@ -72,6 +72,8 @@ bool schema_matches(struct od_re_pool *p, uint32_t re, const char *text, size_t 
 /* Expressions for what the parts of a leaf say of one type. */
 uint32_t schema_number_re(struct schema *s, const struct schema_parts *leaf, bool integer);
 uint32_t schema_string_re(struct schema *s, const struct schema_parts *leaf);
+/* The number with this text, exponents included, is one that they allow. */
+bool schema_allows_number(struct schema *s, const struct schema_parts *leaf, bool integer, const char *text);
 uint32_t schema_string_text(struct schema *s, const struct schema_parts *leaf); /* without quotes */
 uint32_t schema_array(struct schema *s, const struct schema_parts *leaf);
 uint32_t schema_object(struct schema *s, const struct schema_parts *leaf);

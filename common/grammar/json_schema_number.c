@@ -165,6 +165,39 @@ static void read_range(struct schema *s, const struct schema_parts *leaf, struct
 	}
 }
 
+static bool within(const struct number_range *r, const struct bound *v)
+{
+	int64_t rest = 0;
+
+	if (r->low.set && compare(v, &r->low) < (r->low.exclusive ? 1 : 0))
+		return false;
+	if (r->high.set && compare(v, &r->high) > (r->high.exclusive ? -1 : 0))
+		return false;
+	if (r->multiple == 0)
+		return true;
+	for (const char *c = v->whole; *c != '\0'; c++)
+		rest = (rest * 10 + (*c - '0')) % r->multiple;
+	return rest == 0 && v->part[0] == '\0';
+}
+
+bool schema_allows_number(struct schema *s, const struct schema_parts *leaf, bool integer, const char *text)
+{
+	struct number_range r = { 0 };
+	struct bound v = { 0 };
+
+	read_range(s, leaf, &r);
+	if (!integer && !r.low.set && !r.high.set && r.multiple == 0)
+		return true;
+	if (!split(text, &v)) {
+		schema_refuse(
+			s, leaf->v[0], NULL, OD_ERR_UNSUPPORTED,
+			"values of more than %u digits, beside other keywords about numbers, are not supported here",
+			MAX_BOUND_DIGITS);
+		return false;
+	}
+	return within(&r, &v) && (!integer || v.part[0] == '\0');
+}
+
 /* ---- Expressions ---- */
 
 static uint32_t digit(struct od_re_pool *p, char first, char last)

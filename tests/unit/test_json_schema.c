@@ -59,6 +59,14 @@ static const struct {
 	{ "{\"type\": \"object\", \"properties\": {\"a\": {}, \"c\": {}}, \"minProperties\": 3}",
 	  "{\"a\":1,\"c\":2,\"b\":3}", "{\"a\":1,\"b\":2,\"b\":3}" },
 	{ "{\"type\": \"object\", \"minProperties\": 1}", "{\"b\":1}", "{}" },
+	/* bounds that leave nothing, and values with exponents */
+	{ "{\"type\": [\"string\", \"null\"], \"minLength\": 2, \"maxLength\": 0}", "null", "\"\"" },
+	{ "{\"enum\": [1e22, 5], \"maximum\": 12.5}", "5", "1e+22" },
+	{ "{\"enum\": [1e22, 5], \"minimum\": 12.5}", "1e+22", "5" },
+	{ "{\"enum\": [1e-9, 3], \"exclusiveMinimum\": 1e-9}", "3", "1e-09" },
+	{ "{\"enum\": [-1e22, -4], \"multipleOf\": 4, \"minimum\": -4}", "-4", "-1e+22" },
+	{ "{\"enum\": [6, 8], \"multipleOf\": 4}", "8", "6" },
+	{ "{\"enum\": [2.5, 1e2], \"type\": \"integer\"}", "100", "2.5" },
 	/* names */
 	{ "{\"propertyNames\": {\"const\": \"a\", \"enum\": [\"b\", \"c\"]}}", "{}", "{\"b\":1}" },
 	{ "{\"propertyNames\": {\"const\": \"a\", \"enum\": [\"b\", \"a\"]}}", "{\"a\":1}", "{\"b\":1}" },
