@@ -232,13 +232,20 @@ static void read_object(struct schema *s, const struct schema_parts *leaf, struc
 	}
 }
 
-static uint32_t name_re(struct schema *s, const json_t *schema, const char *pattern)
+/* The names that match a pattern; wide: for one reader of patterns at least. */
+static uint32_t name_re(struct schema *s, const json_t *schema, const char *pattern, bool wide)
 {
+	struct od_re_pool *p = od_grammar_res(schema_grammar(s));
+	const enum od_writing w = schema_style(s)->writing;
 	struct od_err err;
 	uint32_t re;
+	int rc;
 
-	if (od_regex_compile(od_grammar_res(schema_grammar(s)), pattern, strlen(pattern), schema_style(s)->writing,
-			     true, &re, &err) == OD_OK)
+	if (wide)
+		rc = od_regex_compile_wide(p, pattern, strlen(pattern), w, &re, &err);
+	else
+		rc = od_regex_compile(p, pattern, strlen(pattern), w, true, &re, &err);
+	if (rc == OD_OK)
 		return re;
 	return schema_refuse(s, schema, "patternProperties", err.code, "%.60s: %s", pattern, err.msg);
 }
@@ -294,11 +301,12 @@ static void add_value(struct schema *s, const json_t *schema, const char *name, 
 	schema_add(s, value, named, schema, "properties", name);
 	json_object_foreach(object_at(s, schema, "patternProperties"), pattern, v)
 	{
-		const uint32_t re = name_re(s, schema, pattern);
+		const uint32_t wide = name_re(s, schema, pattern, true);
 
-		if (schema_failed(s) || !od_re_live(p, od_re_and(p, re, written)))
+		if (schema_failed(s) || !od_re_live(p, od_re_and(p, wide, written)))
 			continue;
-		known = true;
+		/* If readers differ, it is both one that matches and one that does not. */
+		known |= od_re_live(p, od_re_and(p, name_re(s, schema, pattern, false), written));
 		schema_add(s, value, v, schema, "patternProperties", pattern);
 	}
 	if (!known)
@@ -450,7 +458,7 @@ static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, c
 {
 	struct od_grammar *g = schema_grammar(s);
 	struct od_re_pool *p = od_grammar_res(g);
-	uint32_t pattern[MAX_PATTERNS], node = OD_SYNTAX_NONE;
+	uint32_t pattern[MAX_PATTERNS], no_pattern[MAX_PATTERNS], node = OD_SYNTAX_NONE;
 	const json_t *of[MAX_PATTERNS], *value[MAX_PATTERNS];
 	const char *text[MAX_PATTERNS];
 	size_t n = 0;
@@ -471,7 +479,8 @@ static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, c
 			of[n] = leaf->v[i];
 			text[n] = key;
 			value[n] = v;
-			pattern[n++] = key_of(s, name_re(s, leaf->v[i], key));
+			no_pattern[n] = od_re_not(p, key_of(s, name_re(s, leaf->v[i], key, true)));
+			pattern[n++] = key_of(s, name_re(s, leaf->v[i], key, false));
 		}
 	}
 	for (unsigned set = 0; set < 1u << n && !schema_failed(s); set++) {
@@ -480,7 +489,7 @@ static uint32_t other_pairs(struct schema *s, const struct schema_parts *leaf, c
 
 		schema_spend(s, PROPERTY_WORK * leaf->n);
 		for (size_t i = 0; i < n; i++)
-			own = od_re_and(p, own, set >> i & 1 ? pattern[i] : od_re_not(p, pattern[i]));
+			own = od_re_and(p, own, set >> i & 1 ? pattern[i] : no_pattern[i]);
 		for (size_t i = 0; i < n; i++)
 			if (set >> i & 1)
 				schema_add(s, &parts, value[i], of[i], "patternProperties", text[i]);

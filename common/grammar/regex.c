@@ -641,10 +641,10 @@ static uint32_t make_looks(struct regex *r, struct ast *root, uint32_t some)
 	return e;
 }
 
-int od_regex_compile(struct od_re_pool *p, const char *pattern, size_t len, enum od_writing w, bool search,
-		     uint32_t *re, struct od_err *err)
+static int compile(struct od_re_pool *p, const char *pattern, size_t len, enum od_writing w, bool search, bool wide,
+		   uint32_t *re, struct od_err *err)
 {
-	struct regex r = { .p = p, .w = w, .text = pattern, .len = len, .err = err };
+	struct regex r = { .p = p, .w = w, .text = pattern, .len = len, .err = err, .wide = wide };
 	struct ast *root = NULL;
 	struct od_chars all = { 0 };
 	uint32_t some, looks;
@@ -675,4 +675,21 @@ int od_regex_compile(struct od_re_pool *p, const char *pattern, size_t len, enum
 	if (r.rc == OD_OK)
 		r.rc = od_re_check(p, err);
 	return r.rc;
+}
+
+int od_regex_compile(struct od_re_pool *p, const char *pattern, size_t len, enum od_writing w, bool search,
+		     uint32_t *re, struct od_err *err)
+{
+	return compile(p, pattern, len, w, search, false, re, err);
+}
+
+int od_regex_compile_wide(struct od_re_pool *p, const char *pattern, size_t len, enum od_writing w, uint32_t *re,
+			  struct od_err *err)
+{
+	int rc = compile(p, pattern, len, w, true, true, re, err);
+
+	/* For some, $ matches before a line break at the end. */
+	if (rc == OD_OK)
+		*re = od_re_or(p, *re, od_re_cat(p, *re, od_written_text(p, "\n", 1, w)));
+	return rc;
 }

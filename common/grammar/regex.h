@@ -17,5 +17,8 @@
  * spelling (OD_WRITE_JSON). The error's text says what is wrong, and where. */
 OD_MUST_CHECK int od_regex_compile(struct od_re_pool *p, const char *pattern, size_t len, enum od_writing w,
 				   bool search, uint32_t *re, struct od_err *err);
+/* The texts of which some part matches for one reader at least: others match for none. */
+OD_MUST_CHECK int od_regex_compile_wide(struct od_re_pool *p, const char *pattern, size_t len, enum od_writing w,
+					uint32_t *re, struct od_err *err);
 
 #endif

@@ -73,6 +73,13 @@ static const struct {
 	{ "{\"propertyNames\": {\"enum\": [\"b\", \"a\", 7]}}", "{\"a\":1,\"b\":1}", "{\"7\":1}" },
 	{ "{\"propertyNames\": {\"type\": \"integer\"}}", "{}", "{\"1\":1}" },
 	{ "{\"propertyNames\": {\"type\": [\"integer\", \"string\"], \"maxLength\": 2}}", "{\"12\":1}", "{\"123\":1}" },
+	/* for Python such a name matches, for ECMA-262 it does not */
+	{ "{\"patternProperties\": {\"^\\\\d$\": {\"type\": \"null\"}}, \"additionalProperties\": {\"type\": \"string\"}}",
+	  "{\"7\":null,\"a\":\"b\"}", "{\"\xd9\xa3\":\"b\"}" },
+	{ "{\"patternProperties\": {\"^a$\": {\"type\": \"null\"}}, \"additionalProperties\": {\"type\": \"string\"}}",
+	  "{\"a\":null,\"b\\n\":\"b\"}", "{\"a\\n\":\"b\"}" },
+	{ "{\"properties\": {\"\xd9\xa3\": {}}, \"patternProperties\": {\"^\\\\d$\": {\"type\": \"null\"}}}",
+	  "{\"\xd9\xa3\":null}", "{\"\xd9\xa3\":1}" },
 	/* Python's \w, \d and \s have characters beyond ASCII */
 	{ "{\"type\": \"string\", \"pattern\": \"^\\\\W$\"}", "\"-\"", "\"\xc3\xa9\"" },
 	{ "{\"type\": \"string\", \"pattern\": \"^[^\\\\w]$\"}", "\"\xf0\x9f\x90\xa6\"", "\"\xe9\x9b\xaa\"" },
