@@ -192,9 +192,9 @@ BAD_MESSAGES = [
     ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": 3}]}]}, "messages[0].content[0].type"),
     ({"system": 3}, "system"), ({"tools": 3}, "tools"), ({"tools": [3]}, "tools[0]"),
-    ({"tools": [{"name": "f"}]}, "tools[0].input_schema"), ({"tools": [TOOL], "tool_choice": {"type": "any"}}, "tool_choice.type"),
-    ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.type"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
-    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+    ({"tools": [{"name": "f"}]}, "tools[0].input_schema"), ({"tools": [TOOL], "tool_choice": {"type": "all"}}, "tool_choice.type"),
+    ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_format.schema"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"), ({"max_tokens": 0}, "max_tokens"), ({"temperature": 1.5}, "temperature"),
     ({"top_p": -1}, "top_p"), ({"top_k": 1.5}, "top_k"), ({"stop_sequences": 3}, "stop_sequences"), ({"stream": 3}, "stream"),
 ]

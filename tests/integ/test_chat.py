@@ -211,7 +211,7 @@ BAD_FIELDS = [
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": []}}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": {"type": "web_search_preview"}}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"), ({"max_tokens": 0}, "max_tokens"),
+    ({"response_format": {"type": "xml"}}, "response_format"), ({"max_tokens": 0}, "max_tokens"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"), ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"logprobs": 2}, "logprobs"), ({"modalities": ["text", "audio"]}, "modalities"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"), ({"chat_template": "x"}, "chat_template"), ({"functions": [{}]}, "functions"),
@@ -280,7 +280,7 @@ def any_json_is_answered():
 @test
 def the_client_gets_errors():
     openai = client_module("openai")
-    for fields, param in ({"top_p": 2}, "top_p"), ({"response_format": {"type": "json_object"}}, "response_format"):
+    for fields, param in ({"top_p": 2}, "top_p"), ({"response_format": {"type": "xml"}}, "response_format"):
         try:
             chat(**fields)
             raise AssertionError(fields)
