@@ -16,7 +16,7 @@
 #define SCHEMAS "tests/fuzz/schemas.json"
 #define TOKENIZER "deploy/models/talebook/tokenizer.json"
 #define MAX_TEXT 200
-#define STEP_WORK 1200000u /* as od_re_work counts */
+#define STEP_WORK 150000u /* as od_re_work counts */
 #define MASK_EVERY 151 /* bytes between masks that are looked at */
 
 static struct json_mix *mix;
