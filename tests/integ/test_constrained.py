@@ -256,6 +256,25 @@ def drafts_and_company_change_no_token():
         assert s.stop() == 0, s.log
 
 
+@test
+def strict_tools_are_held_when_the_model_calls():
+    """It need not call; a call of a strict tool has arguments by its schema, one of another tool those that the model writes."""
+    case = next(c for c in call_cases() if c.name.startswith("hermes"))
+    case = case._replace(name="strict", text='Let me see.\n<tool_call>\n{"name": "f", "arguments": {"n": "many"}}\n</tool_call>')
+    s = Server(pack_dir=pack_of(case)[0])
+    parameters = {"type": "object", "required": ["n"], "additionalProperties": False, "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 99}}}
+    for strict in False, True:
+        tools = [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}]
+        m = s.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 120, "tools": tools,
+                                           "parallel_tool_calls": False})[2]["choices"][0]["message"]
+        args = json.loads(m["tool_calls"][0]["function"]["arguments"])
+        assert m["content"] == "Let me see." and (1 <= args["n"] <= 99 if strict else args == {"n": "many"}), m
+    o = s.ask("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 120, "tools": [
+        {"name": "f", "input_schema": parameters, "strict": True}], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}})[2]
+    assert 1 <= o["content"][-1]["input"]["n"] <= 99, o
+    assert s.stop() == 0, s.log
+
+
 THOUGHTS = {  # family: what it writes, and with what it ends
     "qwen3_moe": ("<think>\n{ hm, 1 }\n</think>\n\n", "<|im_end|>"), "glm4_moe": ("\n<think>{ hm, 1 }</think>\n", "<|user|>"),
     "gpt_oss": ("<|channel|>analysis<|message|>{ hm, 1 }<|end|><|start|>assistant<|channel|>final<|message|>", "<|return|>")}
