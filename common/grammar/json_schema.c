@@ -1235,7 +1235,8 @@ int od_json_schema_compile(struct od_grammar *g, const json_t *schema, struct od
 
 	if (rc != OD_OK)
 		return rc;
-	rc = od_grammar_finish(g, od_syntax_cat(g, od_syntax_space(g), root), err);
+	rc = od_grammar_finish(g, od_syntax_cat(g, od_syntax_or(g, OD_SYNTAX_EMPTY, od_syntax_text(g, " ", 1)), root),
+			       err);
 	if (rc != OD_OK) {
 		free_check(check);
 		return od_fail_within(err, "#");

@@ -1,10 +1,10 @@
 /* json_schema.h - a JSON schema (2020-12, and what earlier drafts write differently) as a grammar of JSON texts.
  *
  * The texts are those that the schema allows, written in one way of several: keys in the order of the schema, those
- * that it does not name at the end; white space as od_syntax_space; numbers of at most 40 digits before and behind the
- * point, integers without point and exponent, with a minimum or maximum no exponent at all; strings with a pattern or a
- * format, and keys, with each character in one spelling. Properties that the schema does not name never have the name
- * of one that it does, and count as one for minProperties.
+ * that it does not name at the end; white space as od_syntax_space, before all of it at most one space; numbers of at
+ * most 40 digits before and behind the point, integers without point and exponent, with a minimum or maximum no
+ * exponent at all; strings with a pattern or a format, and keys, with each character in one spelling. Properties that
+ * the schema does not name never have the name of one that it does, and count as one for minProperties.
  *
  * A keyword that cannot be kept is refused with its path, never dropped; unknown ones are annotations, as the standard
  * has it.

@@ -227,7 +227,7 @@ static int content_syntax(struct form_grammar *m, const struct odm_output_form *
 	case ODM_OUTPUT_JSON:
 		rc = od_json_schema_syntax(g, f->value, f->value, &od_json_style, out, &m->checks[m->n_checks], err);
 		m->n_checks += rc == OD_OK;
-		*out = od_syntax_cat(g, od_syntax_space(g), *out);
+		*out = od_syntax_cat(g, od_syntax_or(g, OD_SYNTAX_EMPTY, od_syntax_text(g, " ", 1)), *out);
 		return rc;
 	case ODM_OUTPUT_REGEX:
 		rc = od_regex_compile(od_grammar_res(g), f->text, f->len, OD_WRITE_PLAIN, false, &re, err);
