@@ -41,6 +41,7 @@ struct od_re_pool {
 	uint32_t *hash; /* node numbers, 0: free */
 	size_t hash_size; /* a power of two */
 	uint8_t class_of[256]; /* bytes of one class are in the same sets */
+	struct od_byte_set member[256]; /* [n_classes] bytes of a class */
 	unsigned n_classes;
 	uint64_t work, max_work;
 	size_t row_bytes;
@@ -226,6 +227,7 @@ int od_re_pool_new(struct od_re_pool **out, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for regular expressions");
 	p->max_work = DEFAULT_WORK;
 	p->n_classes = 1;
+	od_byte_set_add_range(&p->member[0], 0, 255);
 	if (!grow(p, (void **)&p->node, 0, 2, &p->cap, sizeof(*p->node))) {
 		free(p);
 		return od_fail(err, OD_ERR_NOMEM, "no memory for regular expressions");
@@ -307,6 +309,9 @@ static void refine(struct od_re_pool *p, const struct od_byte_set *set)
 		p->class_of[b] = (uint8_t)split[c];
 	}
 	p->n_classes = n;
+	memset(p->member, 0, sizeof(p->member));
+	for (unsigned b = 0; b < 256; b++)
+		od_byte_set_add(&p->member[p->class_of[b]], (uint8_t)b);
 }
 
 static uint32_t byte_of(struct od_re_pool *p, const struct od_byte_set *set)
@@ -635,9 +640,11 @@ static uint32_t *new_row(struct od_re_pool *p)
 
 void od_re_fill_class(const struct od_re_pool *p, uint32_t row[256], uint8_t byte, uint32_t value)
 {
-	for (unsigned b = 0; b < 256; b++)
-		if (p->class_of[b] == p->class_of[byte])
-			row[b] = value;
+	const struct od_byte_set *m = &p->member[p->class_of[byte]];
+
+	for (unsigned i = 0; i < 4; i++)
+		for (uint64_t w = m->w[i]; w != 0; w &= w - 1)
+			row[64 * i + (unsigned)__builtin_ctzll(w)] = value;
 }
 
 uint32_t od_re_step(struct od_re_pool *p, uint32_t r, uint8_t byte)
@@ -698,10 +705,12 @@ static bool known_live(struct od_re_pool *p, uint32_t r)
 /* True: the first byte of its class. */
 static bool is_first(const struct od_re_pool *p, unsigned byte)
 {
-	for (unsigned b = 0; b < byte; b++)
-		if (p->class_of[b] == p->class_of[byte])
+	const struct od_byte_set *m = &p->member[p->class_of[byte]];
+
+	for (unsigned i = 0; i < byte / 64; i++)
+		if (m->w[i] != 0)
 			return false;
-	return true;
+	return (m->w[byte / 64] & (((uint64_t)1 << byte % 64) - 1)) == 0;
 }
 
 static bool search(struct od_re_pool *p, struct re_search *s, uint32_t r)
