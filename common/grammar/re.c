@@ -8,10 +8,10 @@
 #define MAX_ROW_BYTES ((size_t)64 << 20)
 #define DEFAULT_WORK 9000000u /* about a third of a second */
 /* Costs in units of work, as measured. */
-#define COST_DERIVATIVE 6
-#define COST_NODE 6
-#define COST_ROW 9
-#define COST_MET 6 /* an expression that a search meets */
+#define COST_DERIVATIVE 3
+#define COST_NODE 8
+#define COST_ROW 5
+#define COST_MET 2 /* an expression that a search meets */
 #define COST_LIST 3 /* beside one for each member */
 #define UNKNOWN UINT32_MAX
 #define MAX_DEPTH 2000 /* levels of expressions in expressions */
