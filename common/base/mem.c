@@ -179,3 +179,24 @@ uint64_t od_cache_bytes(void)
 
 	return bytes != 0 ? bytes : (l3 > 0 ? (uint64_t)l3 : 0);
 }
+
+bool od_grow(void **v, size_t n, size_t more, size_t *cap, size_t size)
+{
+	size_t want = *cap, bytes;
+	void *bigger;
+
+	if (n <= *cap && more <= *cap - n)
+		return true;
+	if (more > SIZE_MAX / 4 || n > SIZE_MAX / 4)
+		return false;
+	while (want < n + more)
+		want = want < 16 ? 16 : 2 * want;
+	if (__builtin_mul_overflow(want, size, &bytes))
+		return false;
+	bigger = realloc(*v, bytes);
+	if (bigger == NULL)
+		return false;
+	*v = bigger;
+	*cap = want;
+	return true;
+}

@@ -30,6 +30,10 @@ static inline bool od_add(uint64_t a, uint64_t b, uint64_t *out)
 	return !bad;
 }
 
+/* Makes room for `more` elements behind the first n of *v [*cap], which is malloc'd or NULL; sizes double. False: there
+ * is no memory, and nothing has changed. */
+bool od_grow(void **v, size_t n, size_t more, size_t *cap, size_t size);
+
 /* True when [offset, offset + length) lies within [0, limit). */
 static inline bool od_within(uint64_t offset, uint64_t length, uint64_t limit)
 {

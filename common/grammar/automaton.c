@@ -1,5 +1,7 @@
 #include "common/grammar/automaton.h"
 
+#include "common/base/mem.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,21 +81,10 @@ static void count(struct od_automaton *a, size_t work)
 
 static bool grow(struct od_automaton *a, void **v, size_t n, size_t more, size_t *cap, size_t size)
 {
-	size_t want = *cap;
-	void *bigger;
-
-	if (n + more <= *cap)
+	if (od_grow(v, n, more, cap, size))
 		return true;
-	while (want < n + more)
-		want = want < 16 ? 16 : 2 * want;
-	bigger = want > SIZE_MAX / size ? NULL : realloc(*v, want * size);
-	if (bigger == NULL) {
-		fail(a, OD_ERR_NOMEM);
-		return false;
-	}
-	*v = bigger;
-	*cap = want;
-	return true;
+	fail(a, OD_ERR_NOMEM);
+	return false;
 }
 
 /* ---- Sets ---- */

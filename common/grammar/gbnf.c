@@ -1,5 +1,6 @@
 #include "common/grammar/gbnf.h"
 
+#include "common/base/mem.h"
 #include "common/base/strbuf.h"
 #include "common/grammar/chars.h"
 #include "common/grammar/vocab.h"
@@ -84,19 +85,10 @@ static struct gbnf_item *refuse(struct gbnf *b, int code, const char *what)
 
 static bool grow(struct gbnf *b, void **v, size_t n, size_t *cap, size_t size)
 {
-	const size_t want = *cap == 0 ? 64 : 2 * *cap;
-	void *bigger;
-
-	if (n < *cap)
+	if (od_grow(v, n, 1, cap, size))
 		return true;
-	bigger = realloc(*v, want * size);
-	if (bigger == NULL) {
-		(void)refuse(b, OD_ERR_NOMEM, "no memory for a grammar");
-		return false;
-	}
-	*v = bigger;
-	*cap = want;
-	return true;
+	(void)refuse(b, OD_ERR_NOMEM, "no memory for a grammar");
+	return false;
 }
 
 static struct gbnf_item *new_item(struct gbnf *b, enum gbnf_kind kind)

@@ -1,5 +1,7 @@
 #include "common/grammar/grammar.h"
 
+#include "common/base/mem.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,21 +36,10 @@ struct od_grammar {
 
 static bool grow(struct od_grammar *g, void **v, size_t n, size_t more, size_t *cap, size_t size)
 {
-	size_t want = *cap;
-	void *bigger;
-
-	if (n + more <= *cap)
+	if (od_grow(v, n, more, cap, size))
 		return true;
-	while (want < n + more)
-		want = want < 64 ? 64 : 2 * want;
-	bigger = want > SIZE_MAX / size ? NULL : realloc(*v, want * size);
-	if (bigger == NULL) {
-		g->failed = OD_ERR_NOMEM;
-		return false;
-	}
-	*v = bigger;
-	*cap = want;
-	return true;
+	g->failed = OD_ERR_NOMEM;
+	return false;
 }
 
 static uint64_t hash_of(const struct od_grammar *g, const struct od_syntax *n)

@@ -1,5 +1,7 @@
 #include "common/grammar/re.h"
 
+#include "common/base/mem.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,21 +68,10 @@ void od_re_spend(struct od_re_pool *p, uint64_t work)
 /* Room for one more of n elements. */
 static bool grow(struct od_re_pool *p, void **v, size_t n, size_t more, size_t *cap, size_t size)
 {
-	size_t want = *cap;
-	void *bigger;
-
-	if (n + more <= *cap)
+	if (od_grow(v, n, more, cap, size))
 		return true;
-	while (want < n + more)
-		want = want < 64 ? 64 : 2 * want;
-	bigger = want > SIZE_MAX / size ? NULL : realloc(*v, want * size);
-	if (bigger == NULL) {
-		fail(p, OD_ERR_NOMEM);
-		return false;
-	}
-	*v = bigger;
-	*cap = want;
-	return true;
+	fail(p, OD_ERR_NOMEM);
+	return false;
 }
 
 static uint64_t mix(uint64_t h, uint64_t x)

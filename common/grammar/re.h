@@ -37,7 +37,8 @@ size_t od_re_memory(const struct od_re_pool *p); /* bytes */
 
 /* One byte of the set. */
 uint32_t od_re_byte(struct od_re_pool *p, const struct od_byte_set *set);
-uint32_t od_re_text(struct od_re_pool *p, const char *text, size_t len); /* these bytes, in turn */
+/* It matches these bytes, and nothing else. */
+uint32_t od_re_text(struct od_re_pool *p, const char *text, size_t len);
 uint32_t od_re_cat(struct od_re_pool *p, uint32_t a, uint32_t b); /* a, then b */
 uint32_t od_re_alt(struct od_re_pool *p, const uint32_t *r, size_t n); /* one of these */
 /* One of these texts, as a tree of their beginnings, which is faster than od_re_alt of many texts. word is sorted. */

@@ -1,5 +1,7 @@
 #include "common/grammar/runs.h"
 
+#include "common/base/mem.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,20 +13,6 @@ struct at {
 	uint32_t re, pieces;
 };
 
-static bool grow(void **v, size_t n, size_t *cap, size_t size)
-{
-	void *bigger;
-
-	if (n < *cap)
-		return true;
-	bigger = realloc(*v, (*cap == 0 ? 64 : 2 * *cap) * size);
-	if (bigger == NULL)
-		return false;
-	*v = bigger;
-	*cap = *cap == 0 ? 64 : 2 * *cap;
-	return true;
-}
-
 static bool add_tokens(struct od_runs *r, const struct od_vocab *v, uint32_t node, uint32_t pieces)
 {
 	for (uint32_t i = v->tokens[node]; i < v->tokens[node + 1]; i++) {
@@ -34,7 +22,7 @@ static bool add_tokens(struct od_runs *r, const struct od_vocab *v, uint32_t nod
 			r->mask[(pieces - 1) * r->mask_words + (size_t)token / 64] |= (uint64_t)1 << token % 64;
 			continue;
 		}
-		if (!grow((void **)&r->longer, r->n_longer, &r->cap_longer, sizeof(*r->longer)))
+		if (!od_grow((void **)&r->longer, r->n_longer, 1, &r->cap_longer, sizeof(*r->longer)))
 			return false;
 		r->longer[r->n_longer++] = (struct od_run_token){ pieces, token };
 	}
@@ -43,7 +31,7 @@ static bool add_tokens(struct od_runs *r, const struct od_vocab *v, uint32_t nod
 
 static bool add_end(struct od_runs *r, uint32_t node, uint32_t pieces)
 {
-	if (!grow((void **)&r->end, r->n_ends, &r->cap_ends, sizeof(*r->end)))
+	if (!od_grow((void **)&r->end, r->n_ends, 1, &r->cap_ends, sizeof(*r->end)))
 		return false;
 	r->end[r->n_ends++] = (struct od_run_end){ pieces, node };
 	return true;
