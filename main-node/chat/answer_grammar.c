@@ -466,7 +466,8 @@ static uint32_t tagged(struct answer_grammar *a)
 {
 	const struct odm_answer_rules *r = a->rules;
 	const struct odm_thought_tags *t = r->format->thoughts;
-	const uint32_t gap = white(a, MAX_GAP);
+	/* Readers of answers drop line breaks between the parts, and no other white space. */
+	const uint32_t gap = od_syntax_re(a->g, od_re_repeat(a->p, od_re_text(a->p, "\n", 1), 0, MAX_GAP));
 	const bool calls = json_array_size(r->tools) > 0 && r->format->n_calls > 0;
 	uint32_t node = OD_SYNTAX_NONE, thought, block = calls ? blocks(a) : OD_SYNTAX_NONE;
 

@@ -1,5 +1,5 @@
-/* Paths that clients know from other servers, for what nothing here does. Each is refused with 501 and the reason, so
- * that nobody looks for a wrong address. */
+/* Paths that clients know from other servers, for what nothing here does. Each is refused with 501 and the reason: a
+ * 404 would look like a wrong address. */
 #include "main-node/serve/api/api.h"
 
 #define EMBEDDINGS "embeddings are not made here: the model only writes text"
