@@ -74,6 +74,9 @@ while read -r line; do complain "$line"; done < <(python3 tests/beside_check.py)
 # The table of the architecture page that says where things are names what is there.
 while read -r line; do complain "$line"; done < <(python3 tests/where_check.py)
 
+# Messages that the page of troubleshooting explains are said somewhere.
+while read -r line; do complain "$line"; done < <(python3 tests/messages_check.py)
+
 # tests/tiers.txt names tests that there are.
 while read -r name; do
 	[ -e "tests/$name" ] || [ -e "tests/unit/$name.c" ] || complain "tests/tiers.txt: there is no test $name"
