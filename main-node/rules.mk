@@ -26,6 +26,18 @@ libodm_SRCS += $(addprefix main-node/serve/api/,anthropic.c anthropic_messages.c
 	props.c refused.c response_items.c responses.c thinking.c tokenize.c)
 libodm_SRCS += $(addprefix main-node/serve/ops/,health.c metric_table.c metrics.c metrics_page.c process_metrics.c service_watch.c)
 
+# The page, as an object: the assembler takes its files in. Its folder counts, too: a file may be gone.
+libodm_SRCS += $(addprefix main-node/serve/page/,page.c)
+PAGE_FILES := $(sort $(wildcard $(addprefix main-node/serve/page/*,.html .css .js .svg)))
+libodm_OBJS := $(B)/obj/gen/page_data.o
+$(B)/gen/page_data.c: main-node/serve/page/embed.sh $(PAGE_FILES) main-node/serve/page
+	@mkdir -p $(@D)
+	@echo "EMBED   main-node/serve/page"
+	@$< $(PAGE_FILES) >$@
+$(B)/obj/gen/page_data.o: $(B)/gen/page_data.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS_OD) $(CFLAGS) -c $< -o $@
+
 PROGRAMS += od-main
 od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c schema_file.c serve_command.c template_command.c token_json.c)
 od-main_USES := libodm

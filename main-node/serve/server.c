@@ -15,6 +15,7 @@
 #include "main-node/serve/ops/metrics.h"
 #include "main-node/serve/ops/metrics_page.h"
 #include "main-node/serve/ops/service_watch.h"
+#include "main-node/serve/page/page.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -29,7 +30,7 @@
 #define LAST_WORDS_MS 2000 /* time to send the answers of requests that are cancelled at the end */
 #define CALL_MEMORY_CALLS 16384
 #define CALL_MEMORY_BYTES ((size_t)4 << 20)
-#define N_ENDPOINTS 21
+#define N_ENDPOINTS 23
 
 struct server {
 	const struct odm_serve_opts *opts;
@@ -249,6 +250,7 @@ static void list_endpoints(struct server *s)
 		odm_slots_endpoint,	     odm_ollama_chat_endpoint,	    odm_ollama_generate_endpoint,
 		odm_ollama_tags_endpoint,    odm_ollama_ps_endpoint,	    odm_ollama_show_endpoint,
 		odm_ollama_version_endpoint, odm_choices_endpoint,	    odm_infill_endpoint,
+		odm_page_endpoint,	     odm_page_file_endpoint,
 	};
 
 	memcpy(s->endpoint, all, sizeof(all));

@@ -52,12 +52,13 @@ void odm_access_log(const struct odm_exchange *x, bool whole)
 	const struct odm_work *w = &x->work;
 	const int status = status_of(x);
 	const bool probe = x->endpoint != NULL && (x->endpoint->flags & ODM_ENDPOINT_PROBE);
+	const bool good = status == 200 || status == 304;
 	struct od_log_field f[MAX_FIELDS + 1] = { 0 };
 	unsigned left_out = 0;
 	char client[80];
 	size_t n = 0;
 
-	if ((is_limited(x, status) || (probe && status != 200)) && !od_log_permit(&limit, &left_out))
+	if ((is_limited(x, status) || (probe && !good)) && !od_log_permit(&limit, &left_out))
 		return;
 	f[n++] = od_log_text("request", x->id);
 	f[n++] = od_log_text("method", x->method);
@@ -76,7 +77,7 @@ void odm_access_log(const struct odm_exchange *x, bool whole)
 		f[n++] = od_log_text("reason", x->no_memory ? "out of memory" : "the client has gone");
 	if (left_out > 0)
 		f[n++] = od_log_number("left_out", left_out);
-	od_log_event(probe && status == 200 ? OD_LOG_DEBUG : OD_LOG_INFO, "answered", f);
+	od_log_event(probe && good ? OD_LOG_DEBUG : OD_LOG_INFO, "answered", f);
 }
 
 void odm_access_log_stranger(int fd, const char *why)

@@ -123,6 +123,15 @@ void odm_exchange_reply_json(struct odm_exchange *x, int status, json_t *o)
 	odm_exchange_reply(x, status, json_content, text, text != NULL ? strlen(text) : 0);
 }
 
+void odm_exchange_reply_file(struct odm_exchange *x, const struct odm_exchange_file *f)
+{
+	if (x->replied || x->streaming)
+		return;
+	x->replied = true;
+	x->status = 200;
+	x->file = *f;
+}
+
 static bool has(const struct odm_exchange *x, enum odm_endpoint_flag flag)
 {
 	return x->endpoint != NULL && (x->endpoint->flags & flag);

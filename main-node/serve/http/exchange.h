@@ -29,7 +29,7 @@ enum odm_endpoint_flag {
 	ODM_ENDPOINT_OPEN = 1, /* no API key is needed */
 	ODM_ENDPOINT_DRAINING = 2, /* still answered while the server is ending */
 	ODM_ENDPOINT_ANTHROPIC = 4, /* refusals and the header request-id have Anthropic's format */
-	ODM_ENDPOINT_PROBE = 8, /* asked by machines all the time: answers of 200 are logged for debugging only */
+	ODM_ENDPOINT_PROBE = 8, /* asked by machines all the time: good answers are logged for debugging only */
 	ODM_ENDPOINT_OLLAMA = 16, /* refusals have Ollama's format, and streams are lines of JSON */
 };
 
@@ -76,6 +76,15 @@ void odm_exchange_wake(struct odm_exchange *x);
 void odm_exchange_reply(struct odm_exchange *x, int status, const char *content_type, char *text, size_t len);
 /* takes the reference; NULL: out of memory */
 void odm_exchange_reply_json(struct odm_exchange *x, int status, json_t *o);
+/* A file that is part of the program. Borrowed until the process ends. */
+struct odm_exchange_file {
+	const char *content_type;
+	const char *etag; /* names its bytes, with quotes: a client that has them already gets 304 */
+	const char *bytes;
+	size_t len;
+	const char *const (*headers)[2]; /* names and values; ends with a NULL name */
+};
+void odm_exchange_reply_file(struct odm_exchange *x, const struct odm_exchange_file *f);
 void odm_exchange_fail(struct odm_exchange *x, const struct odm_api_error *e);
 bool odm_exchange_replied(const struct odm_exchange *x);
 

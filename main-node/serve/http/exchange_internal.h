@@ -53,6 +53,7 @@ struct odm_exchange {
 	const char *content_type;
 	char *text;
 	size_t len;
+	struct odm_exchange_file file; /* instead of text; etag NULL: none */
 	const char *allow; /* a 405's header */
 	struct od_strbuf out; /* a stream's text that is not sent yet */
 	size_t out_sent; /* bytes of out */

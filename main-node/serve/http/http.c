@@ -299,7 +299,8 @@ static void add_headers(struct odm_exchange *x, struct MHD_Response *r)
 	MHD_add_response_header(r, "X-Request-Id", x->id);
 	if (x->endpoint != NULL && (x->endpoint->flags & ODM_ENDPOINT_ANTHROPIC))
 		MHD_add_response_header(r, "request-id", x->id); /* Anthropic's clients expect it */
-	MHD_add_response_header(r, "Cache-Control", "no-store");
+	/* no-cache: kept, and asked for again each time */
+	MHD_add_response_header(r, "Cache-Control", x->file.etag != NULL ? "no-cache" : "no-store");
 	if (x->http->opts.cors != NULL)
 		MHD_add_response_header(r, "Vary", "Origin");
 	if (x->origin_allowed == NULL)
@@ -337,6 +338,25 @@ static enum MHD_Result queue_no_memory(struct odm_exchange *x)
 	x->streaming = false;
 	x->status = 503;
 	return MHD_queue_response(x->connection, 503, x->http->no_memory);
+}
+
+/* 304 if the client has it already. */
+static enum MHD_Result queue_file(struct odm_exchange *x)
+{
+	const struct odm_exchange_file *f = &x->file;
+	const char *known = odm_request_header(x, "If-None-Match");
+	const bool same = known != NULL && strstr(known, f->etag) != NULL; /* one of a list, or a weak one */
+	struct MHD_Response *r =
+		MHD_create_response_from_buffer(f->len, (void *)(uintptr_t)f->bytes, MHD_RESPMEM_PERSISTENT);
+
+	if (r == NULL)
+		return queue_no_memory(x);
+	x->status = same ? 304 : 200; /* a 304 has no body: libmicrohttpd leaves it out */
+	MHD_add_response_header(r, "Content-Type", f->content_type);
+	MHD_add_response_header(r, "ETag", f->etag);
+	for (const char *const(*h)[2] = f->headers; (*h)[0] != NULL; h++)
+		MHD_add_response_header(r, (*h)[0], (*h)[1]);
+	return queue(x, x->status, r);
 }
 
 static enum MHD_Result queue_reply(struct odm_exchange *x)
@@ -402,7 +422,7 @@ static enum MHD_Result answer(struct odm_exchange *x)
 		return MHD_YES;
 	}
 	if (x->replied)
-		return queue_reply(x);
+		return x->file.etag != NULL ? queue_file(x) : queue_reply(x);
 	if (x->streaming)
 		return queue_stream(x);
 	suspend(x);
