@@ -1,5 +1,5 @@
 # Everything of main but the wiring of its program, so that tests and od-bench can drive its parts.
-libodm_SRCS := $(addprefix main-node/step/,figures.c step_requests.c)
+libodm_SRCS := $(addprefix main-node/step/,figures.c step_requests.c timeline.c)
 libodm_SRCS += $(addprefix main-node/predict/,layer_stream.c predict_check.c predict_tally.c predict_trial.c prediction_drafts.c prediction_wants.c predictions.c \
 	predictor_link.c step_uses.c want_gate.c)
 libodm_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_figures.c cluster_service.c cluster_view.c copy_check.c data_link.c layer_pieces.c \

@@ -1,7 +1,6 @@
 #include "main-node/cluster/cluster_service.h"
 
 #include "common/base/log.h"
-#include "common/base/trace.h"
 #include "main-node/cluster/cluster_figures.h"
 #include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/layer_pieces.h"
@@ -16,6 +15,7 @@
 #include "main-node/cluster/row_source.h"
 #include "main-node/predict/step_uses.h"
 #include "main-node/step/step_requests.h"
+#include "main-node/step/timeline.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -275,6 +275,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	struct od_out_frame frame = { .bytes = s->wire.rows };
 	Od__Header h = OD__HEADER__INIT;
 	Od__Run run = OD__RUN__INIT;
+	uint64_t sent_ns;
 	uint32_t pairs = 0;
 	int rc;
 
@@ -301,11 +302,13 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	rc = odm_link_send(l, s->net.view.epoch, &h, &frame, 1);
 	if (rc != OD_OK)
 		return rc;
+	sent_ns = s->now->step->record != NULL ? od_now_ns() : 0;
 	/* Only a RUN that was sent has told the names. */
 	*told = names->version;
 	for (size_t i = 0; i < n; i++) {
 		piece[i]->state = ODM_PIECE_SENT;
 		piece[i]->request = run.request;
+		piece[i]->sent_ns = sent_ns;
 		piece[i]->run_bytes = request == 0 ? frame.len : piece[i]->run_bytes;
 	}
 	s->used_member[l->member] = true;
@@ -424,11 +427,33 @@ static void settle(struct service *s, struct odm_piece *p, const Od__ExpertResul
 	s->work.n_done++;
 }
 
+/* An expert of a RESULT that counts. */
+static void record_expert(struct odm_timeline_answer *a, const struct odm_piece *p, const Od__ExpertResult *x)
+{
+	a->sent_ns = a->experts == 0 || p->sent_ns < a->sent_ns ? p->sent_ns : a->sent_ns;
+	if (x->loaded_bytes > 0 && x->load_ns > a->load_ns)
+		a->load_ns = x->load_ns;
+	if (x->wait_ns > a->wait_ns)
+		a->wait_ns = x->wait_ns;
+	a->compute_ns += x->compute_ns;
+	a->experts++;
+	a->ready += x->ready;
+}
+
+static void record_answer(struct service *s, struct odm_timeline_answer *a)
+{
+	if (s->now->step->record == NULL || a->experts == 0)
+		return;
+	a->answered_ns = od_now_ns();
+	odm_timeline_answered(s->now->step->record, a);
+}
+
 static void on_result(struct service *s, uint32_t worker, const struct od_msg *m)
 {
 	const Od__Result *r = m->header->result;
 	struct odm_link *l = &s->net.link[worker];
 	const struct odm_piece *any = NULL;
+	struct odm_timeline_answer answer = { .member = l->member, .m = s->call->m };
 	bool ran = false;
 	double work_ns = 0;
 	uint64_t wait_ns = 0;
@@ -457,6 +482,8 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 			any = p;
 			p->worker = worker; /* if it was late, it still is the first */
 			settle(s, p, x, bytes);
+			if (p->state == ODM_PIECE_DONE)
+				record_expert(&answer, p, x);
 			ran = ran || p->state == ODM_PIECE_DONE;
 			l->watch.n_experts++;
 			l->watch.n_pairs += p->count;
@@ -469,6 +496,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	}
 	if (any == NULL)
 		return;
+	record_answer(s, &answer);
 	odm_recovery_answered(&s->recovery, worker, ran);
 	if (work_ns + (double)wait_ns > l->watch.worked_ns)
 		l->watch.worked_ns = work_ns + (double)wait_ns; /* each RESULT says it from the RUN on */
@@ -555,6 +583,7 @@ static void after_runs(struct service *s)
 	odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
 	odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m, call->probability,
 			      s->now->step->counters);
+	odm_predictions_record(odm_cluster_predictions(s->cluster), s->now->step, call->m);
 }
 
 static void begin_layer(struct service *s, struct odm_link *l)
@@ -605,10 +634,10 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	/* A prompt's loads begin with WANTs, because its RUNs take long to send. */
 	if (!decode)
 		announce(s);
-	span = od_trace_begin();
+	span = odm_span_begin(s->now->step);
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		pump(s, w);
-	od_trace_end("send RUNs", span, (int64_t)call->step, call->m, -1);
+	odm_span_end(s->now->step, ODM_SPAN_SEND, call->m, span);
 	if (decode)
 		after_runs(s);
 	/* Main's own predictor computes while the workers do. */
@@ -619,10 +648,10 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 static int collect(struct od_expert_runner *r, struct od_err *err)
 {
 	struct service *s = service_of(r);
-	const uint64_t span = od_trace_begin();
+	const uint64_t span = odm_span_begin(s->now->step);
 	const int rc = run_pieces(s, err);
 
-	od_trace_end("wait for experts", span, (int64_t)s->call->step, s->call->m, -1);
+	odm_span_end(s->now->step, ODM_SPAN_WAIT, s->call->m, span);
 	if (rc != OD_OK)
 		return rc;
 	/* The times belong to this layer's RUNs; the next submit() sets them to 0. */
@@ -771,6 +800,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	}
 	s->base = (struct odm_expert_service){
 		.runner = &s->runner,
+		.has_spans = true,
 		.begin_step = begin_step,
 		.end_step = end_step,
 		.kept = kept,

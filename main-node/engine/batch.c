@@ -28,6 +28,7 @@ int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_fo
 				    .service = e->service,
 				    .phase = ODM_PREFILL,
 				    .max_parts = max_sequences,
+				    .timeline = e->timeline,
 				    .total = e->counters };
 	int rc;
 

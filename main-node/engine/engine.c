@@ -4,6 +4,7 @@
 #include "main-node/engine/engine_internal.h"
 #include "main-node/engine/engine_report.h"
 #include "main-node/engine/state_plan.h"
+#include "main-node/step/timeline.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -68,7 +69,9 @@ int odm_engine_open(struct odm_engine **out, struct odm_model *model, struct odm
 	pthread_mutex_init(&e->report_lock, NULL);
 	e->model = model;
 	e->service = service; /* from here odm_engine_close() is valid, and frees it */
-	rc = open_batch(e, err);
+	rc = odm_timeline_new(&e->timeline, model->config->n_layers, model->config->n_moe, err);
+	if (rc == OD_OK)
+		rc = open_batch(e, err);
 	if (rc != OD_OK) {
 		odm_engine_close(e);
 		return rc;
@@ -90,6 +93,7 @@ void odm_engine_close(struct odm_engine *e)
 	/* A prefill that has not ended is still the service's open step, so the service goes before the batch. */
 	e->service->free(e->service);
 	odm_batch_fini(&e->batch);
+	odm_timeline_free(e->timeline);
 	pthread_mutex_destroy(&e->report_lock);
 	free(e);
 }
@@ -177,6 +181,11 @@ void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f)
 {
 	if (e->service->nodes != NULL)
 		e->service->nodes(e->service, f);
+}
+
+struct odm_timeline *odm_engine_timeline(const struct odm_engine *e)
+{
+	return e->timeline;
 }
 
 /* ---- Texts ---- */

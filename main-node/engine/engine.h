@@ -237,6 +237,9 @@ void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r);
 /* Any thread: adds the daemons, as they last reported, to f. */
 void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f);
 
+/* Any thread, one: what steps do, while it is watched. Borrowed until the engine closes. */
+struct odm_timeline *odm_engine_timeline(const struct odm_engine *e);
+
 /* Moves the result of a text that is done to *r (for odm_result_fini) and frees q. Returns OD_OK, or the text's
  * error. */
 OD_MUST_CHECK int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err);

@@ -7,9 +7,12 @@
 #include "main-node/engine/batch.h"
 #include "main-node/engine/model.h"
 
+struct odm_timeline;
+
 struct odm_engine {
 	struct odm_model *model;
 	struct odm_expert_service *service;
+	struct odm_timeline *timeline;
 	struct odm_batch batch;
 	uint64_t last_step, last_sequence; /* the last numbers used; never reused */
 	uint64_t counters[OD_N_COUNTERS]; /* sums over all sequences so far */

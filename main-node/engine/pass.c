@@ -2,10 +2,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/pulse.h"
-#include "common/base/trace.h"
 #include "common/compute/device.h"
 #include "main-node/engine/model.h"
 #include "main-node/step/step_requests.h"
+#include "main-node/step/timeline.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -110,6 +110,7 @@ int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct
 	p->step.next_step = next_step;
 	p->step.cancelled = is_cancelled;
 	p->step.arg = p;
+	p->step.record = odm_timeline_begin(p->o.timeline, &p->step);
 	p->overslept_ns = 0;
 	memset(p->counters, 0, sizeof(p->counters)); /* the service counts from its begin on */
 	/* The service goes first: it may have to wait for workers, and a shadow gets its STEP before main computes. */
@@ -174,7 +175,7 @@ static void pace(struct odm_pass *p, uint64_t begin_ns)
 static int attention(struct odm_pass *p, struct od_err *err)
 {
 	struct odm_expert_service *service = p->o.service;
-	const uint64_t begin = od_trace_begin(), begin_ns = od_now_ns();
+	const uint64_t span = odm_span_begin(&p->step), begin_ns = od_now_ns();
 	int rc = OD_OK;
 
 	od_forward_attention(p->forward);
@@ -182,8 +183,19 @@ static int attention(struct odm_pass *p, struct od_err *err)
 		rc = od_forward_fetch_for(p->forward, service->runner, observed(p), err);
 	if (p->o.phase == ODM_DECODE && p->o.model->opts.layer_ns > 0)
 		pace(p, begin_ns);
-	od_trace_end("attention, router", begin, (int64_t)p->step.step,
-		     od_forward_routed(p->forward) ? (int64_t)od_forward_m(p->forward) : -1, -1);
+	odm_span_end(&p->step, ODM_SPAN_ATTENTION,
+		     od_forward_routed(p->forward) ? (int64_t)od_forward_m(p->forward) : -1, span);
+	return rc;
+}
+
+static int experts(struct odm_pass *p, struct od_err *err)
+{
+	const uint64_t span = odm_span_begin(&p->step);
+	const uint32_t m = od_forward_m(p->forward); /* afterwards it is the next layer's */
+	const int rc = od_forward_experts(p->forward, p->o.service->runner, err);
+
+	if (!p->o.service->has_spans)
+		odm_span_end(&p->step, ODM_SPAN_EXPERTS, m, span);
 	return rc;
 }
 
@@ -209,7 +221,7 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 		rc = attention(p, err);
 	if (rc == OD_OK && od_forward_routed(p->forward)) {
 		observe_routes(p); /* before the experts: they end the layer, and od_forward_m() is the next one's */
-		rc = od_forward_experts(p->forward, p->o.service->runner, err);
+		rc = experts(p, err);
 	}
 	*done = rc == OD_OK && od_forward_done(p->forward);
 	count_waits(p, waits);
@@ -220,11 +232,11 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 
 int odm_pass_logits(struct odm_pass *p, const uint32_t *row, size_t n, float **logits, struct od_err *err)
 {
-	const uint64_t begin = od_trace_begin(), waits = od_device_waits(p->o.model->device);
+	const uint64_t span = odm_span_begin(&p->step), waits = od_device_waits(p->o.model->device);
 	int rc = od_forward_logits(p->forward, row, n, logits, err);
 
 	count_waits(p, waits);
-	od_trace_end("head", begin, (int64_t)p->step.step, -1, -1);
+	odm_span_end(&p->step, ODM_SPAN_HEAD, -1, span);
 	return rc;
 }
 
@@ -234,10 +246,26 @@ static void close_pass(struct odm_pass *p)
 	if (!p->open)
 		return;
 	end_step(p); /* before the sums: the service may still count */
+	if (p->step.record != NULL)
+		odm_timeline_drop(p->o.timeline, p->step.record);
+	p->step.record = NULL;
 	p->open = false;
 	for (size_t i = 0; i < p->step.n_parts; i++)
 		od_counters_add(p->of[i]->r.figures.c, p->counters);
 	od_counters_add(p->o.total, p->counters);
+}
+
+/* Drafts are what a decode step has beside a row of each text. */
+static void end_record(struct odm_pass *p, const uint32_t *kept)
+{
+	size_t n = 0;
+
+	if (p->step.record == NULL)
+		return;
+	for (size_t i = 0; p->o.phase == ODM_DECODE && i < p->step.n_parts; i++)
+		n += (kept != NULL ? kept[i] : p->part[i].n) - 1;
+	odm_timeline_end(p->o.timeline, p->step.record, n);
+	p->step.record = NULL;
 }
 
 int odm_pass_end(struct odm_pass *p, const uint32_t *kept, struct od_err *err)
@@ -246,6 +274,8 @@ int odm_pass_end(struct odm_pass *p, const uint32_t *kept, struct od_err *err)
 	int rc = od_forward_end(p->forward, kept, err);
 
 	count_waits(p, waits);
+	if (rc == OD_OK)
+		end_record(p, kept);
 	close_pass(p); /* after an error, too: odm_pass_give_up() then finds nothing to do */
 	return rc;
 }

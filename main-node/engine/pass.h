@@ -15,6 +15,7 @@ struct odm_pass_opts {
 	struct odm_expert_service *service;
 	enum odm_phase phase;
 	size_t max_parts;
+	struct odm_timeline *timeline; /* NULL: none */
 	uint64_t *total; /* [OD_N_COUNTERS]: each step's counters are added when it ends */
 };
 

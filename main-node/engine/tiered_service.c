@@ -3,7 +3,6 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/timed_cond.h"
-#include "common/base/trace.h"
 #include "common/compute/ops.h"
 #include "common/compute/scratch.h"
 #include "common/model/resident.h"
@@ -424,6 +423,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	}
 	if (predicts(t) && in_decode(t)) {
 		odm_predictions_learn(t->predictions, call->step, call->m, call->probability, c);
+		odm_predictions_record(t->predictions, t->now, call->m);
 		odm_want_gate_routed(&t->gate, call->step, call->m, call->expert, call->n_rows * t->config->top_k);
 	}
 	if (predicts(t)) /* it computes while experts are loaded */
@@ -625,7 +625,7 @@ static void learn_loads(struct tiered *t)
 static int collect(struct od_expert_runner *r, struct od_err *err)
 {
 	struct tiered *t = tiered_of(r);
-	const uint64_t span = od_trace_begin(), begin_ns = od_now_ns();
+	const uint64_t begin_ns = od_now_ns();
 	int rc;
 
 	if (odm_tier_store_all(t->store) != NULL)
@@ -633,7 +633,6 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 	rc = run_items(t, err);
 	if (rc == OD_OK)
 		learn_loads(t);
-	od_trace_end("experts", span, (int64_t)t->call->step, t->call->m, -1);
 	if (in_decode(t)) {
 		t->step_layers++;
 		t->step_experts += t->n_items + t->n_host;

@@ -1,6 +1,7 @@
 #include "main-node/predict/predictions_internal.h"
 
 #include "common/base/clock.h"
+#include "main-node/step/timeline.h"
 
 #include <stdlib.h>
 
@@ -222,6 +223,7 @@ static bool add_in_time(struct odm_predictions *p, struct row_prediction *r, str
 	}
 	r->token = pred->token;
 	r->stand_in = pred->stand_in;
+	r->came_ns = od_now_ns();
 	od_candidates_set(&r->predicted, pred);
 	if (pred->stand_in)
 		/* its noise differs from the shadow's: no learning and no hedges from it */
@@ -706,6 +708,7 @@ static void learn_row(struct odm_predictions *p, const struct step_slot *s, uint
 	struct sequence *q = sequence_of(p, row);
 	const struct predict_part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
 	struct score *x = score_of(p, s, m, i), now = { .what = ROUTED };
+	struct entry *e = entry_of(p, s, m);
 	struct row_prediction *r;
 
 	if (row->cell == NO_CELL)
@@ -716,6 +719,9 @@ static void learn_row(struct odm_predictions *p, const struct step_slot *s, uint
 
 		now.what |= r->stand_in ? STOOD_IN : IN_TIME;
 		*(r->stand_in ? &now.stood_in_hits : &now.hits) = (uint8_t)hits;
+		e->right += (uint32_t)hits;
+		e->wrong += p->o.top_k - (uint32_t)hits;
+		e->came_ns = r->came_ns > e->came_ns ? r->came_ns : e->came_ns;
 	}
 	x->what |= now.what;
 	x->hits += now.hits; /* 0 of a late one */
@@ -746,6 +752,27 @@ void odm_predictions_learn(struct odm_predictions *p, uint64_t step, uint32_t m,
 			learn_row(p, s, m, i, probability);
 	}
 	pthread_mutex_unlock(&p->lock);
+}
+
+void odm_predictions_record(struct odm_predictions *p, const struct odm_step *step, uint32_t m)
+{
+	struct odm_timeline_prediction said = { .m = m };
+	const struct step_slot *s;
+
+	if (step->record == NULL)
+		return;
+	pthread_mutex_lock(&p->lock);
+	s = find(p, step->step);
+	if (s != NULL) {
+		const struct entry *e = entry_of(p, s, m);
+
+		said.came_ns = e->came_ns;
+		said.right = e->right;
+		said.wrong = e->wrong;
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (said.came_ns != 0)
+		odm_timeline_predicted(step->record, &said);
 }
 
 /* ---- Figures ---- */

@@ -22,6 +22,7 @@
 struct row_prediction {
 	struct od_candidates predicted; /* received before the router chose */
 	bool stand_in; /* main's own prediction: the shadow has sent none */
+	uint64_t came_ns;
 	int32_t token; /* assumed by the prediction */
 };
 
@@ -51,6 +52,9 @@ struct entry {
 	uint32_t n_required; /* prefill: experts known for certain */
 	uint32_t n_sent; /* in the version that was placed last */
 	uint64_t epoch; /* the version's that was placed last */
+	/* When it was learnt: experts of its predictions, and when the last of them came. */
+	uint32_t right, wrong;
+	uint64_t came_ns;
 };
 
 struct step_row {

@@ -30,6 +30,7 @@ struct odm_expert_service {
 	/* Runs the experts of each layer (forward.h). A service updates statistics and predictions after it has
 	 * sent its requests, and reads only the call's data. */
 	struct od_expert_runner *runner;
+	bool has_spans; /* the runner records spans of its own, in the place of ODM_SPAN_EXPERTS */
 	/* A step begins; membership may change here. */
 	int (*begin_step)(struct odm_expert_service *s, const struct odm_step *step, struct od_err *err);
 	/* All layers are done, or the step was abandoned. */

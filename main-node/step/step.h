@@ -14,6 +14,8 @@
 
 enum odm_phase { ODM_PREFILL, ODM_DECODE };
 
+struct odm_timeline_step;
+
 #define ODM_MAX_STEP_ROWS 256u /* rows of a STEP message: steps with more rows are not sent to the shadow */
 #define ODM_MAX_DRAFT 16 /* limit of draft rows of a sequence in a decode step */
 
@@ -55,6 +57,7 @@ struct odm_step {
 	uint32_t *valid;
 	struct odm_outlook outlook; /* set in a decode step: on the draft rows of the next one */
 	uint64_t *counters; /* [OD_N_COUNTERS] of the step: the service adds to it until end_step */
+	struct odm_timeline_step *record; /* NULL: it is not recorded */
 	/* True: abandon the step. */
 	bool (*cancelled)(void *arg);
 	void *arg;

@@ -3,6 +3,7 @@
 #include "main-node/cluster/placement.h"
 #include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predictions.h"
+#include "main-node/step/timeline.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -619,6 +620,50 @@ static void late_before_it_is_counted(void **state)
 	odm_predictions_free(p);
 }
 
+/* A layer whose prediction came before its step, one with both rows' in the step, and one whose came too late. */
+static void a_record_has_what_came_in_time(void **state)
+{
+	const struct odm_predicted_row row[] = {
+		{ .sequence = 1, .position = 2, .prompt_tokens = 1, .token = 42 },
+		{ .sequence = 2, .position = 9, .prompt_tokens = 9, .token = 43 },
+	};
+	const struct od_prediction other = {
+		.sequence = 2, .position = 9, .m = 1, .token = 43, .expert = (const uint16_t[]){ 6, 7 }, .n = 2
+	};
+	struct odm_predictions *p = make();
+	struct odm_timeline_prediction said[LAYERS];
+	struct odm_timeline_step record = { .prediction = said, .most_predictions = LAYERS };
+	const struct odm_step step = { .step = 2, .record = &record }, unrecorded = { .step = 2 };
+	uint64_t before_ns, after_ns;
+
+	(void)state;
+	begin(p, 1, 41, 0);
+	predict(p, 2, 0, 42, 0, 1); /* ahead */
+	before_ns = od_now_ns();
+	odm_predictions_begin(p, 2, 3, row, 2, true);
+	predict(p, 2, 1, 42, 4, 5);
+	odm_predictions_add(p, &other);
+	after_ns = od_now_ns();
+	for (uint32_t m = 0; m < LAYERS; m++) {
+		odm_predictions_resolve(p, 2, m, (const uint16_t[]){ 1, 4, 2, 3 });
+		odm_predictions_learn(p, 2, m, NULL, NULL);
+		if (m == 2)
+			predict(p, 2, m, 42, 1, 4); /* too late */
+		odm_predictions_record(p, &unrecorded, m);
+		odm_predictions_record(p, &step, m);
+	}
+	assert_int_equal(record.n_predictions, 2);
+	assert_int_equal(said[0].m, 0);
+	assert_int_equal(said[0].right, 1);
+	assert_int_equal(said[0].wrong, 1);
+	assert_true(said[0].came_ns <= before_ns);
+	assert_int_equal(said[1].m, 1);
+	assert_int_equal(said[1].right, 1);
+	assert_int_equal(said[1].wrong, 3);
+	assert_true(said[1].came_ns >= before_ns && said[1].came_ns <= after_ns);
+	odm_predictions_free(p);
+}
+
 /* The step that begins has another number than it was to have: what is predicted for it goes out under its own. */
 static void another_number(void **state)
 {
@@ -887,6 +932,7 @@ int main(void)
 		cmocka_unit_test(recall_counts_uses),
 		cmocka_unit_test(late_is_counted_apart_and_wants_nothing),
 		cmocka_unit_test(late_before_it_is_counted),
+		cmocka_unit_test(a_record_has_what_came_in_time),
 		cmocka_unit_test(another_token_is_discarded),
 		cmocka_unit_test(any_token_will_do),
 		cmocka_unit_test(leads),
