@@ -123,13 +123,16 @@ static int send_pong(struct od_daemon *d, const Od__Ping *ping)
 {
 	Od__Header header = OD__HEADER__INIT;
 	Od__Pong body = OD__PONG__INIT;
-	uint64_t c[OD_N_COUNTERS] = { [OD_C_PEAK_RSS_BYTES] = od_peak_rss_bytes(), [OD_C_RSS_BYTES] = od_rss_bytes() };
+	uint64_t c[OD_N_COUNTERS] = { 0 };
 	static const uint8_t padding[OD_MAX_PADDING];
 	struct od_pong_counters list;
 	int rc;
 
 	body.sequence = ping != NULL ? ping->sequence : 0;
 	d->ops->pong(d->arg, &body, c);
+	/* Behind what the daemon adds: sums of counters take gauges from the last summand. */
+	c[OD_C_PEAK_RSS_BYTES] = od_peak_rss_bytes();
+	c[OD_C_RSS_BYTES] = od_rss_bytes();
 	if (ping != NULL && ping->answer_bytes <= sizeof(padding) &&
 	    body.holds.len + body.cached.len <= sizeof(padding))
 		body.padding = (ProtobufCBinaryData){ .data = (uint8_t *)padding, .len = ping->answer_bytes };

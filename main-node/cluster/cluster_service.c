@@ -6,6 +6,7 @@
 #include "main-node/cluster/layer_pieces.h"
 #include "main-node/cluster/members_links.h"
 #include "main-node/cluster/members_look.h"
+#include "main-node/cluster/members_machine.h"
 #include "main-node/cluster/wire_rows.h"
 #include "main-node/predict/prediction_drafts.h"
 #include "main-node/predict/prediction_wants.h"
@@ -676,6 +677,11 @@ static void nodes(struct odm_expert_service *base, struct odm_figures *f)
 	odm_cluster_figures_nodes(&((struct service *)base)->figures, f);
 }
 
+static void machines(struct odm_expert_service *base, struct odm_machines *list)
+{
+	odm_members_machines(odm_cluster_members(((struct service *)base)->cluster), list);
+}
+
 static int ready(struct odm_expert_service *base, struct od_err *why)
 {
 	return odm_members_ready(odm_cluster_members(((struct service *)base)->cluster), why);
@@ -807,6 +813,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.draft = find_draft,
 		.close_sequence = close_sequence,
 		.nodes = nodes,
+		.machines = machines,
 		.ready = ready,
 		.failed = failed,
 		.count_open = count_open,

@@ -39,6 +39,7 @@ static void publish(struct member *m, const char *why)
 	pthread_mutex_lock(&ms->lock);
 	m->pub.session = m->state == M_READY ? m->session : 0;
 	m->pub.attached = false;
+	m->used = m->used || m->state == M_READY;
 	m->stats.alive = m->state == M_READY;
 	if (m->state == M_READY) {
 		m->stats.pongs = 0;
@@ -244,7 +245,6 @@ static void on_welcome(struct member *m, const Od__Header *h)
 		m->on_trial = false;
 	}
 	m->pid = w->pid;
-	memcpy(m->host_name, host_name, sizeof(host_name));
 	if (m->ms->copies != NULL)
 		odm_copy_check_forget(m->ms->copies, m->id);
 	m->reported = false;
@@ -257,6 +257,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	od_liveness_start(&m->live, od_now_ns());
 	pthread_mutex_lock(&m->ms->lock);
 	m->asked = m->answered = 0;
+	memcpy(m->host_name, host_name, sizeof(host_name));
 	snprintf(m->pub.host, sizeof(m->pub.host), "%s", odm_member_address(m));
 	m->pub.data_port = (uint16_t)w->data_port;
 	m->stats.slots = m->pub.slots = w->slots;

@@ -1,5 +1,5 @@
-/* members_internal.h - the table of members, for members.c (loop thread), members_look.c (any thread), and
- * members_address.c, members_hosts.c, members_news.c and members_shadow.c (loop thread).
+/* members_internal.h - the table of members, for members.c (loop thread), members_look.c and members_machine.c (any
+ * thread), and members_address.c, members_hosts.c, members_news.c and members_shadow.c (loop thread).
  *
  * Thread: the loop thread, except the fields under the lock. */
 #ifndef ODM_MEMBERS_INTERNAL_H
@@ -42,9 +42,9 @@ struct member {
 	} round;
 	struct odm_name_lookup *lookup; /* NULL: none is under way */
 	_Atomic unsigned strikes; /* times distrusted since it last served well; reset by the engine thread */
-	uint64_t exile_ns; /* until then it is connected but not used, unless its process was restarted; 0: none */
+	/* until then it is connected but not used, unless its process was restarted; 0: none; other threads read it */
+	_Atomic uint64_t exile_ns;
 	uint32_t pid; /* from its last WELCOME */
-	char host_name[64];
 	/* It was refused for another copy of the model: it is used again when it has reported all that it has read. */
 	bool differed;
 	bool reported; /* it has done so in this session */
@@ -68,9 +68,10 @@ struct member {
 	uint8_t *cached; /* a byte per expert, as in PONG; set for a worker with a cache */
 	uint32_t damaged
 		[MAX_DAMAGED]; /* [pub.n_damaged]: m * n_experts + expert, in the order in which they were found */
-	char precision[40]; /* a shadow's, from its last WELCOME */
+	char host_name[64], precision[40]; /* from its last WELCOME; the precision is a shadow's */
 	char why[400]; /* why it is not connected */
 	int refused_code; /* the last REFUSE's; 0: none */
+	bool used; /* it could be sent work once */
 	bool distrusted;
 	bool retired; /* no longer in the hosts file */
 	bool gone; /* its process has ended and is not started again (odm_cluster_opts.ended) */

@@ -183,6 +183,12 @@ void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f)
 		e->service->nodes(e->service, f);
 }
 
+void odm_engine_get_machines(const struct odm_engine *e, struct odm_machines *list)
+{
+	if (e->service->machines != NULL)
+		e->service->machines(e->service, list);
+}
+
 struct odm_timeline *odm_engine_timeline(const struct odm_engine *e)
 {
 	return e->timeline;

@@ -237,6 +237,8 @@ void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r);
 /* Any thread: adds the daemons, as they last reported, to f. */
 void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f);
 
+/* Any thread: adds the daemons of the hosts file, with those that are not connected. */
+void odm_engine_get_machines(const struct odm_engine *e, struct odm_machines *list);
 /* Any thread, one: what steps do, while it is watched. Borrowed until the engine closes. */
 struct odm_timeline *odm_engine_timeline(const struct odm_engine *e);
 

@@ -99,7 +99,8 @@ void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t 
  * the policy. May be called after the RUNs are sent. probability [n_rows][n_experts]: the router's, NULL: unknown. c
  * [OD_N_COUNTERS]: the step's counters (NULL ok); hedges and wasted WANTs of the layer are added. */
 void odm_predictions_learn(struct odm_predictions *p, uint64_t step, uint32_t m, const float *probability, uint64_t *c);
-/* Engine thread, after odm_predictions_learn: adds what was predicted for the layer to the step's record, if it has one. */
+/* Engine thread, after odm_predictions_learn: adds what was predicted for the layer to the step's record, if it has
+ * one. */
 void odm_predictions_record(struct odm_predictions *p, const struct odm_step *step, uint32_t m);
 /* Engine thread, between steps: adds the sequence's counts since the last call to c, and in detail to r
  * (od_recall_init; NULL ok). Recall leaves out stand-in predictions, so that it measures the shadow on a machine of any

@@ -10,6 +10,7 @@
 #include "main-node/serve/http/exchange.h"
 
 struct odm_call_memory;
+struct odm_cluster_events;
 struct odm_constraints;
 struct odm_chat_template;
 struct odm_engine_thread;
@@ -22,6 +23,7 @@ struct odm_app {
 	struct odm_http *http;
 	struct odm_metrics *metrics;
 	struct odm_health *health;
+	struct odm_cluster_events *events;
 	const char *model; /* its name in answers */
 	const char *alias[OD_ARG_LIST_MAX]; /* [n_aliases] its other names */
 	size_t n_aliases;
@@ -32,6 +34,10 @@ struct odm_app {
 	struct odm_constraints *constraints;
 	bool model_checked; /* requests that name another model are refused */
 	int64_t created; /* seconds since 1970 */
+	/* For /cluster: */
+	uint64_t begun_ns;
+	const char *mode, *profile;
+	uint64_t queue, parallel; /* requests that may wait; texts at once */
 };
 
 static inline struct odm_app *odm_app_of(const struct odm_exchange *x)

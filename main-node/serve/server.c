@@ -10,6 +10,8 @@
 #include "main-node/serve/api/api.h"
 #include "main-node/serve/api/call_memory.h"
 #include "main-node/serve/api/output_form.h"
+#include "main-node/serve/ops/cluster_events.h"
+#include "main-node/serve/ops/cluster_state.h"
 #include "main-node/serve/ops/health.h"
 #include "main-node/serve/http/http.h"
 #include "main-node/serve/ops/metrics.h"
@@ -30,7 +32,7 @@
 #define LAST_WORDS_MS 2000 /* time to send the answers of requests that are cancelled at the end */
 #define CALL_MEMORY_CALLS 16384
 #define CALL_MEMORY_BYTES ((size_t)4 << 20)
-#define N_ENDPOINTS 23
+#define N_ENDPOINTS 25
 
 struct server {
 	const struct odm_serve_opts *opts;
@@ -240,6 +242,20 @@ static void name_model(struct server *s)
 	}
 }
 
+static void describe_node(struct server *s)
+{
+	static const char *const modes[] = {
+		[ODM_RESIDENT] = "resident", [ODM_LOCAL] = "cluster", [ODM_WORKERS] = "cluster", [ODM_TIERED] = "memory"
+	};
+	const struct odm_main_opts *node = &s->opts->node;
+
+	s->app.begun_ns = od_now_ns();
+	s->app.mode = modes[node->mode];
+	s->app.profile = od_profile_names[node->engine.profile - 1];
+	s->app.queue = s->opts->queue;
+	s->app.parallel = node->engine.parallel;
+}
+
 static void list_endpoints(struct server *s)
 {
 	const struct odm_endpoint all[N_ENDPOINTS] = {
@@ -250,7 +266,8 @@ static void list_endpoints(struct server *s)
 		odm_slots_endpoint,	     odm_ollama_chat_endpoint,	    odm_ollama_generate_endpoint,
 		odm_ollama_tags_endpoint,    odm_ollama_ps_endpoint,	    odm_ollama_show_endpoint,
 		odm_ollama_version_endpoint, odm_choices_endpoint,	    odm_infill_endpoint,
-		odm_page_endpoint,	     odm_page_file_endpoint,
+		odm_page_endpoint,	     odm_page_file_endpoint,	    odm_cluster_endpoint,
+		odm_cluster_events_endpoint,
 	};
 
 	memcpy(s->endpoint, all, sizeof(all));
@@ -327,6 +344,7 @@ static void close_handles(struct server *s)
 	uv_close((uv_handle_t *)&s->interrupt, NULL);
 	uv_close((uv_handle_t *)&s->end, NULL);
 	odm_service_watch_close(&s->watch);
+	odm_cluster_events_close(s->app.events);
 	uv_run(&s->loop, UV_RUN_DEFAULT);
 	uv_loop_close(&s->loop);
 }
@@ -387,11 +405,14 @@ int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 	s->app.health = odm_health_new();
 	s->app.calls = odm_call_memory_new(CALL_MEMORY_CALLS, CALL_MEMORY_BYTES);
 	s->app.constraints = odm_constraints_new();
+	s->app.events = odm_cluster_events_new(&s->app, &s->loop);
 	name_model(s);
+	describe_node(s);
 	open_chat(s);
 	list_endpoints(s);
 	start_handles(s);
-	if (s->app.metrics == NULL || s->app.health == NULL || s->app.calls == NULL || s->app.constraints == NULL)
+	if (s->app.metrics == NULL || s->app.health == NULL || s->app.calls == NULL || s->app.constraints == NULL ||
+	    s->app.events == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "server");
 	if (rc == OD_OK)
 		/* HTTP opens first: if the address is in use, the process must fail before it loads a model */

@@ -6,6 +6,7 @@
 
 #include "common/predict/recall.h"
 #include "main-node/step/figures.h"
+#include "main-node/step/machine.h"
 #include "main-node/step/step.h"
 
 /* The other open sequences when one is closed. */
@@ -51,6 +52,8 @@ struct odm_expert_service {
 			       struct odm_figures *f, struct od_recall *recall);
 	/* Any thread: adds the daemons to f, as they last reported. */
 	void (*nodes)(struct odm_expert_service *s, struct odm_figures *f);
+	/* Any thread: adds the daemons to the list, with those that are not connected. */
+	void (*machines)(struct odm_expert_service *s, struct odm_machines *list);
 	/* Any thread: OD_OK, or why a step would have to wait for a worker that is not there. */
 	int (*ready)(struct odm_expert_service *s, struct od_err *why);
 	/* Any thread: OD_OK, or why it can never run an expert again. */

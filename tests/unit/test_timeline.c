@@ -1,4 +1,4 @@
-/* What a watcher sees of steps: only those that begin while it watches and a record is free, whole, in order; nothing
+/* A watcher sees of steps only those that begin while it watches and a record is free, whole, in order; nothing
  * is written beyond a record's room. The clock is the test's. */
 #include "main-node/step/timeline.h"
 
