@@ -5,8 +5,10 @@ od-pack_SRCS := deploy/od_pack.c
 deps:
 	@deploy/install-deps.sh
 
-# A story from a demo checkpoint on a cluster of this machine's own processes: make demo, make demo MODEL=talebook-fine
+# A story from a demo checkpoint on a cluster of this machine's own processes; then the model is served, with its page, until Ctrl-C:
+# make demo, make demo MODEL=talebook-fine. Where the port is in use the next free one is taken.
 MODEL := talebook
+DEMO_PORT := 8080
 DEMO_PACK = $(B)/$(MODEL).pack
 DEMO_PROMPT := Once upon a time there was a king who had three daughters, and the
 
@@ -16,9 +18,12 @@ demo: deps
 	@printf '\n%s ...\n' "$(DEMO_PROMPT)"
 	@$(B)/bin/od-main --pack $(DEMO_PACK) --local 4 --max-tokens 160 --temperature 0.6 --top-p 0.9 \
 		--repetition-penalty 1.1 --seed 1 --prompt "$(DEMO_PROMPT)"
-	@printf '\nTo serve this model, and to chat with it from another terminal:\n\n%s\n%s\n%s\n' \
-		'    export PATH="$(abspath $(B))/bin:$$PATH" OD_PACK="$(abspath $(DEMO_PACK))"' \
-		'    od-main serve --local 4' '    od-chat --temperature 0.7 --max-tokens 200     # after the same export'
+	@port=$(DEMO_PORT); while (: </dev/tcp/127.0.0.1/$$port) 2>/dev/null; do port=$$((port + 1)); done; \
+	[ $$port = $(DEMO_PORT) ] || printf '\nPort $(DEMO_PORT) is in use here; the page gets port %s.\n' $$port; \
+	printf '\nThe model is served now. In another terminal:  %s\n' \
+		"$(B)/bin/od-chat --url http://127.0.0.1:$$port --temperature 0.7 --max-tokens 200"; \
+	printf 'A page with a chat and a view of the cluster (Ctrl-C here ends it):  http://127.0.0.1:%s/\n' $$port; \
+	exec $(B)/bin/od-main serve --pack $(DEMO_PACK) --local 4 --quiet --listen 127.0.0.1:$$port
 
 # Programs, documents and systemd units; a pack is made where it is used, with od-pack. Options that were edited in SYSCONFDIR
 # are kept, also by uninstall. The programs themselves look for their keys in /etc/od-moe.

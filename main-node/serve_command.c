@@ -111,7 +111,8 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		"Serves a mixture-of-experts model over HTTP: /v1/chat/completions, /v1/completions,\n"
 		"/v1/responses, /v1/messages (with /count_tokens), /v1/models, /tokenize, /detokenize,\n"
 		"Ollama's /api/chat, /api/generate, /api/tags, /api/show, /api/ps, /api/version,\n"
-		"/props, /slots, /health, /metrics.\n",
+		"/props, /slots, /health, /metrics, /cluster, /cluster/events.\n"
+		"Its page has a chat and shows the cluster: open http://127.0.0.1:8080/ in a browser.\n",
 		err);
 }
 

@@ -315,7 +315,7 @@ static int open_http(struct server *s, struct od_err *err)
 	}
 	snprintf(s->address, sizeof(s->address), strchr(o->listen.host, ':') != NULL ? "%s://[%s]:%u" : "%s://%s:%u",
 		 o->cert != NULL ? "https" : "http", o->listen.host, ho.listening.port);
-	od_log(OD_LOG_INFO, "listening on %s", s->address);
+	od_log(OD_LOG_INFO, "page and API at %s/", s->address);
 	return OD_OK;
 }
 

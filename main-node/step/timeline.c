@@ -4,7 +4,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define RECORDS (ODM_TIMELINE_STEPS + 2) /* a step of each kind may be open */
 #define SPANS_PER_LAYER 3 /* attention, send, wait */
 #define SPANS_PER_STEP 16 /* the head takes rows in turns */
 
@@ -14,7 +13,7 @@ struct odm_timeline {
 	/* Under the lock: */
 	struct odm_timeline_step *unused;
 	struct odm_timeline_step *first, **last; /* complete, oldest first */
-	struct odm_timeline_step record[RECORDS];
+	struct odm_timeline_step record[ODM_TIMELINE_STEPS];
 };
 
 int odm_timeline_new(struct odm_timeline **out, uint32_t n_layers, uint32_t n_moe, struct od_err *err)
@@ -26,7 +25,7 @@ int odm_timeline_new(struct odm_timeline **out, uint32_t n_layers, uint32_t n_mo
 		return od_fail(err, OD_ERR_NOMEM, "timeline");
 	pthread_mutex_init(&t->lock, NULL);
 	t->last = &t->first;
-	for (size_t i = 0; i < RECORDS; i++) {
+	for (size_t i = 0; i < ODM_TIMELINE_STEPS; i++) {
 		struct odm_timeline_step *r = &t->record[i];
 
 		r->most_spans = (size_t)n_layers * SPANS_PER_LAYER + SPANS_PER_STEP;
@@ -50,7 +49,7 @@ void odm_timeline_free(struct odm_timeline *t)
 {
 	if (t == NULL)
 		return;
-	for (size_t i = 0; i < RECORDS; i++) {
+	for (size_t i = 0; i < ODM_TIMELINE_STEPS; i++) {
 		free(t->record[i].span);
 		free(t->record[i].prediction);
 		free(t->record[i].answer);

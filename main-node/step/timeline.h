@@ -11,7 +11,7 @@
 #include "common/base/trace.h"
 #include "main-node/step/step.h"
 
-#define ODM_TIMELINE_STEPS 8 /* records that can wait for the watcher */
+#define ODM_TIMELINE_STEPS 8 /* records, of steps that are open or wait for the watcher */
 #define ODM_TIMELINE_WORKERS 16 /* answers of a layer, at most */
 
 enum odm_span { ODM_SPAN_ATTENTION, ODM_SPAN_SEND, ODM_SPAN_WAIT, ODM_SPAN_HEAD, ODM_SPAN_EXPERTS, ODM_N_SPANS };

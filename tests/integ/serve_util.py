@@ -26,7 +26,7 @@ class Server:
                                   stderr=open(self.log_path, "w"), text=True,  # a file: a full pipe would hold up the server
                                   preexec_fn=preexec)
         _servers.append(self)
-        self.port = int(self.wait_for(r'listening on https?://\[?[^ ]*:(\d+)["\n]').group(1))
+        self.port = int(self.wait_for(r'page and API at https?://\[?[^ ]*:(\d+)/["\n]').group(1))
         if ready:
             self.wait_ready()
 

@@ -449,7 +449,7 @@ def test_a_link_keeps_its_name():
     p = subprocess.Popen([OD_MAIN, "serve", "--resident", "--pack", link, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE,
                          stdin=subprocess.DEVNULL, env=environment())
     try:
-        port = next(m[1] for line in p.stderr if (m := re.search(rb"listening on http://127.0.0.1:(\d+)", line)))
+        port = next(m[1] for line in p.stderr if (m := re.search(rb"page and API at http://127.0.0.1:(\d+)", line)))
         next(line for line in p.stderr if b"ready" in line)
         with urllib.request.urlopen("http://127.0.0.1:%s/v1/models" % port.decode(), timeout=HANG_S) as r:
             assert [m["id"] for m in json.load(r)["data"]] == ["Tiny-Q4_K_M"]

@@ -31,7 +31,7 @@ class JsonServer:
                 sys.exit(f"od-main serve did not start:\n{said}")
             time.sleep(0.05)
             said = os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace")
-        self.port = int(re.search(r"listening on http://127.0.0.1:(\d+)", said).group(1))
+        self.port = int(re.search(r"page and API at http://127.0.0.1:(\d+)", said).group(1))
 
     def stop(self):
         self.p.send_signal(signal.SIGTERM)

@@ -156,7 +156,7 @@ def served(o, prompts, at_once, stream, health):
             assert line, log
             log += line
         threading.Thread(target=p.stderr.read, daemon=True).start()
-        port = int(re.search(r"listening on .*:(\d+)", log).group(1))
+        port = int(re.search(r"page and API at .*:(\d+)", log).group(1))
         options = {"max_tokens": o.tokens, "temperature": 0, "ignore_eos": True,
                    **({"stream": True, "stream_options": {"include_usage": True}} if stream else {})}
         jobs = [(i, json.dumps({"prompt": text, **options}).encode()) for i, text in enumerate(prompts)]
