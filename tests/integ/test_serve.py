@@ -382,7 +382,9 @@ def statuses_of_http():
     good = {"prompt": "a", "max_tokens": 1}
     assert_error(s.ask("/v1/nothing"), 404)
     assert_error(s.ask("/v1/completions/", good), 404)
-    assert_error(s.ask("/"), 404)
+    assert_error(s.ask("/nothing"), 404)
+    assert_error(s.ask("/%00"), 404)  # not "/", which is a page
+    assert s.ask("/v1/mod%65ls")[0] == 200 and s.ask("/v1/models%00")[0] == 404
     for path, method, allow in ("/v1/completions", "GET", "OPTIONS, POST"), ("/v1/completions", "DELETE", "OPTIONS, POST"), \
                                ("/health", "POST", "OPTIONS, GET, HEAD"), ("/v1/models", "PUT", "OPTIONS, GET, HEAD"):
         a = s.ask(path, good if method in ("POST", "PUT") else None, method=method)

@@ -621,6 +621,35 @@ static void on_message(void *arg, const char *format, va_list ap)
 		     od_log_number("left_out", left_out));
 }
 
+static int hex_digit(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' :
+	       c >= 'a' && c <= 'f' ? c - 'a' + 10 :
+	       c >= 'A' && c <= 'F' ? c - 'A' + 10 :
+				      -1;
+}
+
+/* A path is a C string: a zero byte would cut it off, and what is left may be another path. So "%00" stays as it is. */
+static size_t unescape(void *arg, struct MHD_Connection *connection, char *text)
+{
+	char *out = text;
+
+	(void)arg;
+	(void)connection;
+	for (const char *in = text; *in != '\0'; out++) {
+		const int high = in[0] == '%' ? hex_digit(in[1]) : -1, low = high >= 0 ? hex_digit(in[2]) : -1;
+
+		if (low >= 0 && high + low > 0) {
+			*out = (char)(16 * high + low);
+			in += 3;
+		} else {
+			*out = *in++;
+		}
+	}
+	*out = '\0';
+	return (size_t)(out - text);
+}
+
 static struct MHD_Daemon *start_daemon(struct odm_http *h)
 {
 	const struct odm_http_opts *o = &h->opts;
@@ -636,8 +665,8 @@ static struct MHD_Daemon *start_daemon(struct odm_http *h)
 				MHD_OPTION_LISTEN_SOCKET, o->listening.fd[0], MHD_OPTION_NOTIFY_COMPLETED, on_completed,
 				h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
 				(unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, WRITE_TIMEOUT_S,
-				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, o->cert != NULL ? tls : tls + 2,
-				MHD_OPTION_END);
+				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
+				MHD_OPTION_ARRAY, o->cert != NULL ? tls : tls + 2, MHD_OPTION_END);
 }
 
 /* The text has the formats of both APIs at once. */
