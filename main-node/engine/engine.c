@@ -189,6 +189,11 @@ void odm_engine_get_machines(const struct odm_engine *e, struct odm_machines *li
 		e->service->machines(e->service, list);
 }
 
+uint64_t odm_engine_kept_experts(const struct odm_engine *e)
+{
+	return e->service->kept_experts != NULL ? e->service->kept_experts(e->service) : 0;
+}
+
 struct odm_timeline *odm_engine_timeline(const struct odm_engine *e)
 {
 	return e->timeline;

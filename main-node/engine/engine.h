@@ -239,6 +239,7 @@ void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f);
 
 /* Any thread: adds the daemons of the hosts file, with those that are not connected. */
 void odm_engine_get_machines(const struct odm_engine *e, struct odm_machines *list);
+uint64_t odm_engine_kept_experts(const struct odm_engine *e); /* any thread: experts that main itself keeps in memory */
 /* Any thread, one: what steps do, while it is watched. Borrowed until the engine closes. */
 struct odm_timeline *odm_engine_timeline(const struct odm_engine *e);
 

@@ -11,6 +11,7 @@
 struct resident_service {
 	struct odm_expert_service base; /* first */
 	struct od_expert_store *experts;
+	uint64_t n_experts; /* all of them */
 };
 
 static void free_service(struct odm_expert_service *base)
@@ -20,6 +21,11 @@ static void free_service(struct odm_expert_service *base)
 	od_resident_free(s->base.runner);
 	od_experts_free(s->experts);
 	free(s);
+}
+
+static uint64_t kept_experts(struct odm_expert_service *base)
+{
+	return ((struct resident_service *)base)->n_experts;
 }
 
 static void show_progress(void *arg, uint64_t done, uint64_t all)
@@ -43,6 +49,8 @@ int odm_resident_service_new(struct odm_expert_service **out, const struct odm_m
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "resident experts");
 	s->base.free = free_service;
+	s->base.kept_experts = kept_experts;
+	s->n_experts = (uint64_t)model->config->n_moe * model->config->n_experts;
 	rc = od_experts_load_all(&s->experts, model->pack, model->device, model->form, (unsigned)model->opts.threads,
 				 progress ? show_progress : NULL, what, err);
 	if (rc == OD_OK)

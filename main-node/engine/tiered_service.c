@@ -693,6 +693,20 @@ static void count_open(struct odm_expert_service *base, uint64_t *c)
 		odm_predictions_count_open(t->predictions, c);
 }
 
+static uint64_t kept_experts(struct odm_expert_service *base)
+{
+	struct tiered *t = (struct tiered *)base;
+	const size_t all = (size_t)t->config->n_moe * t->config->n_experts;
+	uint8_t *kept = calloc(all, sizeof(*kept));
+	uint64_t seen = UINT64_MAX, n = 0; /* no change has this number */
+
+	if (kept != NULL && od_schedule_cached(t->schedule, &seen, kept))
+		for (size_t i = 0; i < all; i++)
+			n += kept[i];
+	free(kept);
+	return n;
+}
+
 /* ---- Open and free ---- */
 
 static void free_service(struct odm_expert_service *base)
@@ -895,6 +909,7 @@ int odm_tiered_service_new(struct odm_expert_service **out, struct odm_model *mo
 					       .admits = admits,
 					       .close_sequence = close_sequence,
 					       .count_open = count_open,
+					       .kept_experts = kept_experts,
 					       .free = free_service };
 	t->runner =
 		(struct od_expert_runner){ .on_device = true, .needs = needs, .submit = submit, .collect = collect };

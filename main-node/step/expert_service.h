@@ -54,6 +54,8 @@ struct odm_expert_service {
 	void (*nodes)(struct odm_expert_service *s, struct odm_figures *f);
 	/* Any thread: adds the daemons to the list, with those that are not connected. */
 	void (*machines)(struct odm_expert_service *s, struct odm_machines *list);
+	/* Any thread: how many experts main itself keeps in memory. NULL: none. */
+	uint64_t (*kept_experts)(struct odm_expert_service *s);
 	/* Any thread: OD_OK, or why a step would have to wait for a worker that is not there. */
 	int (*ready)(struct odm_expert_service *s, struct od_err *why);
 	/* Any thread: OD_OK, or why it can never run an expert again. */

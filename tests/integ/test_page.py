@@ -121,7 +121,7 @@ def the_page_is_what_is_in_its_folder():
         assert status == 404 and "no" in o["error"]["message"], (path, status)
     s.wait_ready()
     assert s.stop() == 0, s.log
-    assert not re.search(r"path=/(page/[a-z.]*)? status=(200|304)", s.log), s.log
+    assert not re.search(r"path=/(page/[^ ]*)? status=(200|304)", s.log), s.log
 
 
 @test
@@ -138,6 +138,19 @@ def a_page_that_is_too_large_is_not_built():
 
 
 @test
+def of_a_part_of_the_experts_main_says_how_many():
+    s = Server("--memory", "75MB", mode=())
+    w = Watcher(s)
+    s.complete(PROMPT, 20, ignore_eos=True)
+    assert any(x["shadow"] for x in w.next("steps")["steps"])  # main's own predictor
+    m, = w.next("state")["machines"]
+    assert 0 < m["holds"]["cached"] < EXPERTS, m
+    assert m["counters"]["loads"] > 0 and m["counters"]["loaded_bytes"] > 0, m
+    w.close()
+    assert s.stop() == 0, s.log
+
+
+@test
 def without_a_cluster_there_is_main_alone():
     for mode, name in (("--resident",), "resident"), ((), "memory"):
         s = Server("--queue", 7, "--parallel", 3, mode=mode)
@@ -151,7 +164,7 @@ def without_a_cluster_there_is_main_alone():
         m, = o["machines"]
         assert (m["id"], m["role"], m["name"], m["state"]) == (-1, "main", "", "serving"), m
         assert abs(m["memory_bytes"] - s.rss_kib() * 1024) < 8 << 20 and m["memory_bytes"] <= m["memory_peak_bytes"], m
-        assert m["host"] == socket.gethostname()[:63] and m["holds"]["experts"] == EXPERTS, m
+        assert m["host"] == socket.gethostname()[:63] and m["holds"] == {"experts": EXPERTS, "cached": EXPERTS, "slots": None}, m
         steps = w.next("steps")["steps"]
         assert [x["kind"] for x in steps[:2]] == ["prompt", "decode"], steps
         for x in steps:

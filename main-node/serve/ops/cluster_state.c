@@ -150,16 +150,17 @@ static json_t *main_json(const struct odm_app *app, const struct odm_engine *e, 
 	};
 	const struct od_config *c = e != NULL ? od_pack_config(odm_engine_pack(e)) : NULL;
 	const int64_t experts = c != NULL ? (int64_t)c->n_moe * c->n_experts : -1;
-	const bool all = strcmp(app->mode, "resident") == 0;
+	const bool keeps = e != NULL && strcmp(app->mode, "cluster") != 0;
 	char host[64] = "";
 
 	gethostname(host, sizeof(host) - 1);
-	return json_pack(
-		"{s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:o, s:n, s:s, s:o, s:s, s:s}", "id", MAIN_ID, "role", "main",
-		"name", "", "host", host, "state", e != NULL && t->problem[0] == '\0' ? "serving" : "connecting",
-		"memory_bytes", (json_int_t)od_rss_bytes(), "memory_peak_bytes", (json_int_t)od_peak_rss_bytes(),
-		"holds", holds_json(experts, all ? experts : -1, -1), "layers", "precision", "", "counters",
-		named_json(table, sizeof(table) / sizeof(table[0]), r->c), "problem", t->problem, "remedy", t->remedy);
+	return json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:o, s:n, s:s, s:o, s:s, s:s}", "id", MAIN_ID, "role",
+			 "main", "name", "", "host", host, "state",
+			 e != NULL && t->problem[0] == '\0' ? "serving" : "connecting", "memory_bytes",
+			 (json_int_t)od_rss_bytes(), "memory_peak_bytes", (json_int_t)od_peak_rss_bytes(), "holds",
+			 holds_json(experts, keeps ? (int64_t)odm_engine_kept_experts(e) : -1, -1), "layers",
+			 "precision", "", "counters", named_json(table, sizeof(table) / sizeof(table[0]), r->c),
+			 "problem", t->problem, "remedy", t->remedy);
 }
 
 static json_t *daemon_json(const struct odm_machine *m)
