@@ -3,58 +3,28 @@
 #include "common/base/args.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/net/keys.h"
+#include "common/net/key_files.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sodium.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#define SECRET_MODE 0600
-#define PUBLIC_MODE 0644
 #define STATUS_ARG 2
 
-struct files {
-	char secret[PATH_MAX], public[PATH_MAX], name[256];
-};
-
-static int in_folder(struct files *f, const char *path, struct od_err *err)
-{
-	char dir[PATH_MAX];
-	size_t len = strlen(path);
-	int rc;
-
-	while (len > 1 && path[len - 1] == '/')
-		len--;
-	snprintf(dir, sizeof(dir), "%.*s", (int)len, path);
-	rc = od_mkdir_p(dir, err);
-	if (rc == OD_OK)
-		rc = od_path(f->secret, sizeof(f->secret), dir, OD_KEY_NAME, err);
-	return rc == OD_OK ? od_path(f->public, sizeof(f->public), dir, OD_PUBLIC_NAME, err) : rc;
-}
-
 /* A folder (one that exists, or whose name ends with a slash), or the beginning of the files' names. */
-static int choose_files(struct files *f, const char *out, struct od_err *err)
+static int choose_files(struct od_key_files *f, const char *out, struct od_err *err)
 {
 	const size_t len = out != NULL ? strlen(out) : 0;
-	char dir[PATH_MAX];
-	int rc;
 
-	if (gethostname(f->name, sizeof(f->name) - 1) != 0 || f->name[0] == '\0')
-		snprintf(f->name, sizeof(f->name), "node");
-	if (out == NULL) {
-		rc = od_keys_path(dir, "", err); /* ends with a slash */
-		return rc == OD_OK ? in_folder(f, dir, err) : rc;
-	}
+	if (out == NULL)
+		return od_key_files_usual(f, err);
 	if (len == 0 || len + sizeof(".key") > sizeof(f->secret))
 		return od_fail(err, OD_ERR_ARG, "--out: expected a folder or a name, found %zu characters", len);
 	if (out[len - 1] == '/' || od_is_dir(out))
-		return in_folder(f, out, err);
+		return od_key_files_in(f, out, err);
 	snprintf(f->secret, sizeof(f->secret), "%s.key", out);
 	snprintf(f->public, sizeof(f->public), "%s.pub", out);
 	snprintf(f->name, sizeof(f->name), "%s", strrchr(out, '/') != NULL ? strrchr(out, '/') + 1 : out);
@@ -65,54 +35,7 @@ static int choose_files(struct files *f, const char *out, struct od_err *err)
 	return OD_OK;
 }
 
-/* Never over a file: O_EXCL, and no file of that name stays behind on failure. */
-static int write_new(const char *path, mode_t mode, const char *text, struct od_err *err)
-{
-	const size_t len = strlen(text);
-	int rc = OD_OK, fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
-
-	if (fd < 0 && errno == EEXIST)
-		return od_fail(err, OD_ERR_ARG,
-			       "%s exists already, and keys are never overwritten: to make new ones, move it away; "
-			       "other nodes then need the new public key",
-			       path);
-	if (fd < 0)
-		return od_fail_errno(err, OD_ERR_IO, "cannot create %s", path);
-	if (fchmod(fd, mode) != 0 || write(fd, text, len) != (ssize_t)len || fsync(fd) != 0)
-		rc = od_fail_errno(err, OD_ERR_IO, "cannot write %s", path);
-	if (close(fd) != 0 && rc == OD_OK)
-		rc = od_fail_errno(err, OD_ERR_IO, "cannot write %s", path);
-	if (rc != OD_OK)
-		unlink(path);
-	return rc;
-}
-
-static int write_files(const struct files *f, const struct od_key_pair *pair, struct od_err *err)
-{
-	char key[OD_KEY_CHARS + 1], text[1024];
-	int rc;
-
-	if (od_file_there(f->public))
-		return od_fail(err, OD_ERR_ARG,
-			       "%s exists already, and keys are never overwritten: to make new ones, move it away; "
-			       "other nodes then need the new public key",
-			       f->public);
-	snprintf(text, sizeof(text), "# Secret key of od-moe node %s. It stays on this machine.\n%s\n", f->name,
-		 od_key_text(pair->secret_key, key));
-	rc = write_new(f->secret, SECRET_MODE, text, err);
-	sodium_memzero(text, sizeof(text));
-	sodium_memzero(key, sizeof(key));
-	if (rc != OD_OK)
-		return rc;
-	snprintf(text, sizeof(text), "# Public key of od-moe node %s.\n%s %s\n", f->name,
-		 od_key_text(pair->public_key, key), f->name);
-	rc = write_new(f->public, PUBLIC_MODE, text, err);
-	if (rc != OD_OK)
-		unlink(f->secret);
-	return rc;
-}
-
-static void say_what_to_copy(const struct files *f, const struct od_key_pair *pair)
+static void say_what_to_copy(const struct od_key_files *f, const struct od_key_pair *pair)
 {
 	char key[OD_KEY_CHARS + 1], peers[PATH_MAX];
 
@@ -133,13 +56,13 @@ static void say_what_to_copy(const struct files *f, const struct od_key_pair *pa
 static int make(const char *out, struct od_err *err)
 {
 	struct od_key_pair pair;
-	struct files f = { 0 };
+	struct od_key_files f = { 0 };
 	int rc = choose_files(&f, out, err);
 
 	if (rc == OD_OK)
 		rc = od_key_pair_new(&pair, err);
 	if (rc == OD_OK)
-		rc = write_files(&f, &pair, err);
+		rc = od_key_files_write(&f, &pair, err);
 	if (rc == OD_OK)
 		say_what_to_copy(&f, &pair);
 	sodium_memzero(&pair, sizeof(pair));

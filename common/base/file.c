@@ -248,7 +248,16 @@ static void parent_of(const char *path, char *buf, size_t size)
 		*slash = '\0';
 }
 
-static int write_atomic(const char *path, const void *buf, size_t len, mode_t mode, struct od_err *err)
+static int hand_down(int fd, const struct stat *old)
+{
+	if ((old->st_uid != geteuid() || old->st_gid != getegid()) && fchown(fd, old->st_uid, old->st_gid) != 0)
+		return -1;
+	return fchmod(fd, old->st_mode & 07777);
+}
+
+/* old: whose mode and owner the file gets; NULL: mode, as the umask leaves it. */
+static int write_atomic(const char *path, const void *buf, size_t len, mode_t mode, const struct stat *old,
+			struct od_err *err)
 {
 	char tmp[PATH_MAX], dir[PATH_MAX];
 	int fd, rc;
@@ -259,6 +268,8 @@ static int write_atomic(const char *path, const void *buf, size_t len, mode_t mo
 	if (fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot create %s", tmp);
 	rc = od_file_pwrite(fd, buf, len, 0, tmp, err);
+	if (rc == OD_OK && old != NULL && hand_down(fd, old) != 0)
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot give %s the mode and owner of %s", tmp, path);
 	if (rc == OD_OK && fsync(fd) != 0)
 		rc = od_fail_errno(err, OD_ERR_IO, "cannot sync %s", tmp);
 	if (close(fd) != 0 && rc == OD_OK)
@@ -275,12 +286,22 @@ static int write_atomic(const char *path, const void *buf, size_t len, mode_t mo
 
 int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err)
 {
-	return write_atomic(path, buf, len, 0644, err);
+	return write_atomic(path, buf, len, 0644, NULL, err);
+}
+
+int od_file_replace(const char *path, const void *buf, size_t len, struct od_err *err)
+{
+	struct stat old = { .st_mode = 0644, .st_uid = geteuid(), .st_gid = getegid() };
+	char real[PATH_MAX];
+
+	if (realpath(path, real) == NULL || stat(real, &old) != 0)
+		return write_atomic(path, buf, len, 0644, &old, err);
+	return write_atomic(real, buf, len, 0600, &old, err);
 }
 
 int od_file_write_private(const char *path, const void *buf, size_t len, struct od_err *err)
 {
-	return write_atomic(path, buf, len, 0600, err);
+	return write_atomic(path, buf, len, 0600, NULL, err);
 }
 
 /* path without the slashes at its end, in out from at on. */
@@ -365,4 +386,17 @@ int od_path(char *buf, size_t size, const char *dir, const char *name, struct od
 	if ((size_t)snprintf(buf, size, "%s/%s", dir, name) >= size)
 		return od_fail(err, OD_ERR_RANGE, "path too long: %s/%s", dir, name);
 	return OD_OK;
+}
+
+int od_program_beside(char path[PATH_MAX], const char *name, struct od_err *err)
+{
+	char self[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	path[0] = '\0';
+	if (n < 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot find the path of this program");
+	self[n] = '\0';
+	*strrchr(self, '/') = '\0';
+	return od_path(path, PATH_MAX, self, name, err);
 }

@@ -45,6 +45,9 @@ OD_MUST_CHECK int od_check_text(const char *text, size_t len, const char *path, 
 /* Writes path.tmp, then fsync, rename, fsync of the folder. One writer per path at a time: the name path.tmp is
  * fixed. */
 OD_MUST_CHECK int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err);
+/* Like od_file_write_atomic; a file that it replaces hands down its mode and owner, and a new one has mode 0644
+ * whatever the umask. A symbolic link stays one. */
+OD_MUST_CHECK int od_file_replace(const char *path, const void *buf, size_t len, struct od_err *err);
 /* Like od_file_write_atomic, for a file that only its owner may read. */
 OD_MUST_CHECK int od_file_write_private(const char *path, const void *buf, size_t len, struct od_err *err);
 
@@ -59,5 +62,8 @@ bool od_is_dir(const char *path);
 
 /* Writes dir + "/" + name to buf (size bytes). OD_ERR_RANGE when it does not fit. */
 OD_MUST_CHECK int od_path(char *buf, size_t size, const char *dir, const char *name, struct od_err *err);
+
+/* A program of this project, which lies beside this one. */
+OD_MUST_CHECK int od_program_beside(char path[PATH_MAX], const char *name, struct od_err *err);
 
 #endif

@@ -16,14 +16,14 @@ const char *const od_node_names[] = { "worker", "shadow", NULL };
 
 static const uint16_t default_port[] = { OD_DEFAULT_WORKER_PORT, OD_DEFAULT_SHADOW_PORT };
 
-struct words {
+struct host_words {
 	char line[1024];
 	char *word[MAX_WORDS];
 	size_t n;
 };
 
-/* Where a '#' begins a comment; in a key it is a character like others. */
-static size_t comment_at(const char *line, size_t len)
+/* In a key '#' is a character like others. */
+size_t od_hosts_comment(const char *line, size_t len)
 {
 	static const char setting[] = "key=";
 	const size_t n = sizeof(setting) - 1;
@@ -39,12 +39,12 @@ static size_t comment_at(const char *line, size_t len)
 }
 
 /* The line without its comment, cut at blanks. */
-static int split(struct words *w, const char *line, size_t len, struct od_err *err)
+static int split(struct host_words *w, const char *line, size_t len, struct od_err *err)
 {
 	char *save = NULL;
 
 	w->n = 0;
-	len = comment_at(line, len);
+	len = od_hosts_comment(line, len);
 	if (len >= sizeof(w->line))
 		return od_fail(err, OD_ERR_ARG, "expected at most %zu characters, found %zu", sizeof(w->line) - 1, len);
 	for (size_t i = 0; i < len; i++) {
@@ -157,7 +157,7 @@ static int set_key(struct od_host *h, const char *word, struct od_err *err)
 	return od_key_parse(h->key, word + 4, err) == OD_OK ? OD_OK : od_fail_within(err, "key=");
 }
 
-static int set_host(struct od_host *h, struct words *w, struct od_err *err)
+static int set_host(struct od_host *h, struct host_words *w, struct od_err *err)
 {
 	size_t at = 0;
 	int role = find_role(w->word[0]);
@@ -214,7 +214,7 @@ static int check_host(const struct od_hosts *all, const struct od_host *h, struc
 static int parse_line(struct od_hosts *all, unsigned number, const char *line, size_t len, struct od_err *err)
 {
 	struct od_host h = { .line = number };
-	struct words w;
+	struct host_words w;
 	int rc = split(&w, line, len, err);
 
 	if (rc != OD_OK || w.n == 0)
@@ -236,7 +236,7 @@ static bool has_worker(const struct od_hosts *all)
 	return false;
 }
 
-int od_hosts_parse(struct od_hosts *out, const char *text, size_t len, const char *where, struct od_err *err)
+int od_hosts_parse_some(struct od_hosts *out, const char *text, size_t len, const char *where, struct od_err *err)
 {
 	unsigned number = 0;
 	int rc = OD_OK;
@@ -251,12 +251,21 @@ int od_hosts_parse(struct od_hosts *out, const char *text, size_t len, const cha
 		rc = parse_line(out, ++number, text + at, n, err);
 		at += n + 1;
 	}
-	if (rc != OD_OK)
-		od_fail_within(err, "%s line %u", where, number);
-	else if (!has_worker(out))
-		rc = od_fail(err, OD_ERR_ARG, "%s: expected at least one worker, found none", where);
-	if (rc != OD_OK)
+	if (rc == OD_OK)
+		return OD_OK;
+	od_fail_within(err, "%s line %u", where, number);
+	od_hosts_fini(out);
+	return rc;
+}
+
+int od_hosts_parse(struct od_hosts *out, const char *text, size_t len, const char *where, struct od_err *err)
+{
+	int rc = od_hosts_parse_some(out, text, len, where, err);
+
+	if (rc == OD_OK && !has_worker(out)) {
 		od_hosts_fini(out);
+		rc = od_fail(err, OD_ERR_ARG, "%s: expected at least one worker, found none", where);
+	}
 	return rc;
 }
 
@@ -281,7 +290,7 @@ int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err)
 	if (rc == OD_ERR_MISSING)
 		return od_fail(
 			err, rc,
-			"there is no file %s: expected a file with one host a line, such as \"worker 10.0.0.11\"",
+			"there is no file %s: expected a file with one host a line, such as \"worker 10.0.0.11\"; od-main pair writes it",
 			path);
 	if (rc != OD_OK)
 		return rc;

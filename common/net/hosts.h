@@ -38,6 +38,11 @@ struct od_hosts {
 OD_MUST_CHECK int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err);
 OD_MUST_CHECK int od_hosts_parse(struct od_hosts *out, const char *text, size_t len, const char *where,
 				 struct od_err *err);
+/* Like od_hosts_parse, for a file to which hosts will be added: it may be without a worker. */
+OD_MUST_CHECK int od_hosts_parse_some(struct od_hosts *out, const char *text, size_t len, const char *where,
+				      struct od_err *err);
+/* Where the comment of a line [len] begins; len: it has none. */
+size_t od_hosts_comment(const char *line, size_t len);
 /* Removes the shadows. */
 void od_hosts_without_shadow(struct od_hosts *h);
 /* Parses one `host[:port]` of a command line; usual_port: the default. */

@@ -1,5 +1,6 @@
 #include "main-node/node/local_nodes.h"
 
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/pack/load/expert_form.h"
 
@@ -80,17 +81,10 @@ static void add(struct child_command *c, const char *name, const char *value)
 /* The daemons lie beside this program. */
 static int find_program(struct child_command *c, const char *name, struct od_err *err)
 {
-	char self[PATH_MAX];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	char *slash;
+	int rc = od_program_beside(c->program, name, err);
 
-	if (n < 0)
-		return od_fail_errno(err, OD_ERR_IO, "cannot find the path of this program");
-	self[n] = '\0';
-	slash = strrchr(self, '/');
-	*slash = '\0';
-	if ((size_t)snprintf(c->program, sizeof(c->program), "%s/%s", self, name) >= sizeof(c->program))
-		return od_fail(err, OD_ERR_RANGE, "path too long: %s", self);
+	if (rc != OD_OK)
+		return rc;
 	if (access(c->program, X_OK) != 0)
 		return od_fail_errno(err, OD_ERR_MISSING, "--local needs %s", c->program);
 	return OD_OK;

@@ -1,0 +1,303 @@
+/* Members are written into hosts.txt and peers: which line changes, and all others stay. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/net/members_file.h"
+
+#define KEY_A "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6" /* ZeroMQ RFC 26's examples have valid Z85 */
+#define KEY_B "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+#define KEY_C "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+#define KEY_D "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs"
+
+static char dir[] = "/tmp/od-members-XXXXXX", path[100];
+
+static void put_text(const char *text)
+{
+	FILE *f = fopen(path, "w");
+
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+static void expect_text(const char *text)
+{
+	char got[8192] = "";
+	FILE *f = fopen(path, "r");
+	size_t n;
+
+	assert_non_null(f);
+	n = fread(got, 1, sizeof(got) - 1, f);
+	got[n] = '\0';
+	fclose(f);
+	assert_string_equal(got, text);
+}
+
+/* host: as od_host_parse takes it. */
+static int put_host(enum od_node_kind role, const char *host, const char *key, enum od_member_change *change,
+		    struct od_err *err)
+{
+	struct od_host h;
+
+	assert_int_equal(
+		od_host_parse(&h, host, role == OD_NODE_WORKER ? OD_DEFAULT_WORKER_PORT : OD_DEFAULT_SHADOW_PORT, err),
+		OD_OK);
+	h.role = role;
+	h.has_key = true;
+	assert_int_equal(od_key_parse(h.key, key, err), OD_OK);
+	return od_hosts_put(path, &h, "box", change, err);
+}
+
+struct host_case {
+	const char *before;
+	enum od_node_kind role;
+	const char *host;
+	enum od_member_change change;
+	const char *after;
+};
+
+static void hosts(void **state)
+{
+	static const struct host_case cases[] = {
+		{ "", OD_NODE_WORKER, "10.0.0.1", OD_MEMBER_ADDED, "worker 10.0.0.1 key=" KEY_A " # box\n" },
+		{ "# mine\n\nworker 10.0.0.2", OD_NODE_SHADOW, "10.0.0.1", OD_MEMBER_ADDED,
+		  "# mine\n\nworker 10.0.0.2\nshadow 10.0.0.1 key=" KEY_A " # box\n" },
+		{ "", OD_NODE_WORKER, "10.0.0.1:5801", OD_MEMBER_ADDED, "worker 10.0.0.1:5801 key=" KEY_A " # box\n" },
+		{ "", OD_NODE_WORKER, "[fe80::1%eth0]:5801", OD_MEMBER_ADDED,
+		  "worker [fe80::1%eth0]:5801 key=" KEY_A " # box\n" },
+		{ "", OD_NODE_WORKER, "fd00::1", OD_MEMBER_ADDED, "worker fd00::1 key=" KEY_A " # box\n" },
+		/* a member already, whatever the line looks like */
+		{ "  10.0.0.1:5701\tkey=" KEY_A "\r\n", OD_NODE_WORKER, "10.0.0.1", OD_MEMBER_SAME, NULL },
+		{ "worker rack1 key=" KEY_A "\n", OD_NODE_WORKER, "10.0.0.1", OD_MEMBER_SAME, NULL },
+		/* another key, or none */
+		{ "a\n10.0.0.1 # left\nb\n", OD_NODE_WORKER, "10.0.0.1", OD_MEMBER_NEW_KEY,
+		  "a\nworker 10.0.0.1 key=" KEY_A " # left\nb\n" },
+		{ "worker 10.0.0.1 key=" KEY_B " # left\r\n", OD_NODE_WORKER, "10.0.0.1", OD_MEMBER_NEW_KEY,
+		  "worker 10.0.0.1 key=" KEY_A " # left\n" },
+		/* another address */
+		{ "worker 10.0.0.9 key=" KEY_A " # left\nb # c\n", OD_NODE_WORKER, "10.0.0.1", OD_MEMBER_NEW_ADDRESS,
+		  "worker 10.0.0.1 key=" KEY_A " # left\nb # c\n" },
+		/* another address, which was another host's */
+		{ "worker 10.0.0.9 key=" KEY_A "\nx\n10.0.0.1 key=" KEY_B "\ny\n", OD_NODE_WORKER, "10.0.0.1",
+		  OD_MEMBER_NEW_ADDRESS, "worker 10.0.0.1 key=" KEY_A "\nx\ny\n" },
+		/* the other daemon of a machine has its line */
+		{ "worker 10.0.0.1 key=" KEY_A "\n", OD_NODE_SHADOW, "10.0.0.1", OD_MEMBER_ADDED,
+		  "worker 10.0.0.1 key=" KEY_A "\nshadow 10.0.0.1 key=" KEY_A " # box\n" },
+		{ "worker 10.0.0.1 key=" KEY_A "\n", OD_NODE_WORKER, "10.0.0.1:5801", OD_MEMBER_ADDED,
+		  "worker 10.0.0.1 key=" KEY_A "\nworker 10.0.0.1:5801 key=" KEY_A " # box\n" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const struct host_case *c = &cases[i];
+		enum od_member_change change;
+		struct od_hosts all;
+		struct od_err err;
+
+		put_text(c->before);
+		if (put_host(c->role, c->host, KEY_A, &change, &err) != OD_OK)
+			fail_msg("case %zu: %s", i, err.msg);
+		assert_int_equal(change, c->change);
+		expect_text(c->after != NULL ? c->after : c->before);
+		assert_int_equal(put_host(c->role, c->host, KEY_A, &change, &err), OD_OK);
+		assert_int_equal(change, OD_MEMBER_SAME);
+		if (c->role == OD_NODE_WORKER) {
+			assert_int_equal(od_hosts_load(&all, path, &err), OD_OK);
+			od_hosts_fini(&all);
+		}
+	}
+}
+
+static void refused_hosts(void **state)
+{
+	enum od_member_change change;
+	struct od_err err;
+
+	(void)state;
+	put_text("worker 10.0.0.2\nmain 10.0.0.3\n");
+	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.1", KEY_A, &change, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, "line 2"));
+	expect_text("worker 10.0.0.2\nmain 10.0.0.3\n");
+	put_text("");
+	for (unsigned i = 0; i < OD_MAX_SHADOWS; i++) {
+		char host[40];
+
+		snprintf(host, sizeof(host), "10.0.1.%u", i);
+		assert_int_equal(put_host(OD_NODE_SHADOW, host, i % 2 ? KEY_B : KEY_C, &change, &err), OD_OK);
+		/* one key moves from one address to the next */
+		assert_int_equal(change, i < 2 ? OD_MEMBER_ADDED : OD_MEMBER_NEW_ADDRESS);
+	}
+}
+
+static int put_peer(const char *key, const char *address, bool alone, bool try, enum od_member_change *change,
+		    struct od_err *err)
+{
+	const struct od_peers_put_opts opts = { .alone = alone, .try = try };
+	uint8_t bytes[OD_KEY_BYTES];
+
+	assert_int_equal(od_key_parse(bytes, key, err), OD_OK);
+	return od_peers_put(path, bytes, address, &opts, change, err);
+}
+
+static void peers(void **state)
+{
+	enum od_member_change change;
+	struct od_err err;
+
+	(void)state;
+	put_text("# main\n");
+	assert_int_equal(put_peer(KEY_A, "10.0.0.1", true, true, &change, &err), OD_OK);
+	assert_int_equal(change, OD_MEMBER_ADDED);
+	expect_text("# main\n"); /* it was only tried */
+	assert_int_equal(put_peer(KEY_A, "10.0.0.1", true, false, &change, &err), OD_OK);
+	expect_text("# main\n" KEY_A " 10.0.0.1\n");
+	assert_int_equal(put_peer(KEY_A, "10.0.0.1", true, false, &change, &err), OD_OK);
+	assert_int_equal(change, OD_MEMBER_SAME);
+	assert_int_equal(put_peer(KEY_A, "10.0.0.2", true, false, &change, &err), OD_OK);
+	assert_int_equal(change, OD_MEMBER_NEW_ADDRESS);
+	expect_text("# main\n" KEY_A " 10.0.0.2\n");
+	assert_int_equal(put_peer(KEY_B, "10.0.0.2", true, false, &change, &err), OD_OK);
+	assert_int_equal(change, OD_MEMBER_NEW_KEY);
+	expect_text("# main\n" KEY_B " 10.0.0.2\n");
+	assert_int_equal(put_peer(KEY_C, "10.0.0.3", true, true, &change, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, "line 2 names another main, 10.0.0.2"));
+	expect_text("# main\n" KEY_B " 10.0.0.2\n");
+	assert_int_equal(put_peer(KEY_C, "10.0.0.3", false, false, &change, &err), OD_OK);
+	expect_text("# main\n" KEY_B " 10.0.0.2\n" KEY_C " 10.0.0.3\n");
+}
+
+static void modes_and_links_stay(void **state)
+{
+	const mode_t umask_before = umask(077);
+	enum od_member_change change;
+	char link[120], real[100];
+	struct od_err err;
+	struct stat st;
+
+	(void)state;
+	unlink(path);
+	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.1", KEY_A, &change, &err), OD_OK);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0644); /* the service's user reads it, whatever root's umask */
+	assert_int_equal(chmod(path, 0640), 0);
+	assert_int_equal(geteuid() == 0 ? chown(path, 1, 2) : 0, 0);
+	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.2", KEY_B, &change, &err), OD_OK);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0640);
+	assert_true(geteuid() != 0 || (st.st_uid == 1 && st.st_gid == 2));
+	snprintf(link, sizeof(link), "%s.link", path);
+	memcpy(real, path, sizeof(real));
+	assert_int_equal(symlink(path, link), 0);
+	memcpy(path, link, sizeof(path));
+	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.3", KEY_C, &change, &err), OD_OK);
+	assert_true(lstat(link, &st) == 0 && S_ISLNK(st.st_mode));
+	memcpy(path, real, sizeof(path));
+	expect_text("worker 10.0.0.1 key=" KEY_A " # box\nworker 10.0.0.2 key=" KEY_B
+		    " # box\nworker 10.0.0.3 key=" KEY_C " # box\n");
+	unlink(link);
+	umask(umask_before);
+}
+
+static void a_full_disk_changes_nothing(void **state)
+{
+	const struct rlimit small = { 64, RLIM_INFINITY };
+	enum od_member_change change;
+	struct rlimit before;
+	struct od_err err;
+	char tmp[120];
+	int rc;
+
+	(void)state;
+	unlink(path);
+	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.1", KEY_A, &change, &err), OD_OK);
+	signal(SIGXFSZ, SIG_IGN);
+	getrlimit(RLIMIT_FSIZE, &before);
+	setrlimit(RLIMIT_FSIZE, &small);
+	rc = put_host(OD_NODE_WORKER, "10.0.0.2", KEY_B, &change, &err);
+	setrlimit(RLIMIT_FSIZE, &before);
+	assert_int_equal(rc, OD_ERR_IO);
+	assert_non_null(strstr(err.msg, strerror(EFBIG)));
+	expect_text("worker 10.0.0.1 key=" KEY_A " # box\n");
+	snprintf(tmp, sizeof(tmp), "%s.tmp", path);
+	assert_int_not_equal(access(tmp, F_OK), 0);
+	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.2", KEY_B, &change, &err), OD_OK);
+}
+
+static void *add_one(void *number)
+{
+	static const char *const key[] = { KEY_A, KEY_B, KEY_C, KEY_D };
+	enum od_member_change change;
+	struct od_err err;
+	char host[40];
+
+	for (int i = 0; i < 10; i++) {
+		snprintf(host, sizeof(host), "10.0.%d.1:%d", *(int *)number, 6000 + i);
+		if (put_host(OD_NODE_WORKER, host, key[*(int *)number], &change, &err) != OD_OK)
+			return number;
+	}
+	return NULL;
+}
+
+static void writers_wait_for_each_other(void **state)
+{
+	int number[] = { 0, 1, 2, 3 };
+	pthread_t thread[4];
+	struct od_hosts all;
+	struct od_err err;
+	void *failed;
+
+	(void)state;
+	unlink(path);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, add_one, &number[i]), 0);
+	for (int i = 0; i < 4; i++) {
+		pthread_join(thread[i], &failed);
+		assert_null(failed);
+	}
+	assert_int_equal(od_hosts_load(&all, path, &err), OD_OK);
+	assert_int_equal(all.n, 40);
+	od_hosts_fini(&all);
+}
+
+static int make_folder(void **state)
+{
+	(void)state;
+	if (mkdtemp(dir) == NULL)
+		return -1;
+	snprintf(path, sizeof(path), "%s/file", dir);
+	return 0;
+}
+
+static int remove_folder(void **state)
+{
+	(void)state;
+	unlink(path);
+	return rmdir(dir);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(hosts),
+		cmocka_unit_test(refused_hosts),
+		cmocka_unit_test(peers),
+		cmocka_unit_test(modes_and_links_stay),
+		cmocka_unit_test(a_full_disk_changes_nothing),
+		cmocka_unit_test(writers_wait_for_each_other),
+	};
+
+	return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
