@@ -214,9 +214,11 @@ static int set_curve(void *socket, const struct od_curve *c, struct od_err *err)
 	return od_fail(err, OD_ERR_UNSUPPORTED, "this ZeroMQ cannot use keys: %s", zmq_strerror(errno));
 }
 
+/* once: no second attempt. */
 static int connect_dealer(void *context, const char *host, uint16_t port, unsigned turn, const struct od_curve *curve,
-			  const struct bounds *b, void **socket, void **watch, struct od_err *err)
+			  const struct bounds *b, bool once, void **socket, void **watch, struct od_err *err)
 {
+	const int never = -1;
 	struct address to;
 	void *s = NULL;
 	int rc;
@@ -227,6 +229,8 @@ static int connect_dealer(void *context, const char *host, uint16_t port, unsign
 		rc = open_socket(context, ZMQ_DEALER, to.ipv6, b, &s, err);
 	if (rc == OD_OK)
 		rc = set_curve(s, curve, err);
+	if (rc == OD_OK && once && zmq_setsockopt(s, ZMQ_RECONNECT_IVL, &never, sizeof(never)) != 0)
+		rc = od_fail(err, OD_ERR_INTERNAL, "ZeroMQ option RECONNECT_IVL: %s", zmq_strerror(errno));
 	if (rc == OD_OK && watch != NULL)
 		*watch = od_handshake_watch(context, s);
 	if (rc == OD_OK && zmq_connect(s, to.url) != 0)
@@ -242,28 +246,40 @@ static int connect_dealer(void *context, const char *host, uint16_t port, unsign
 	return OD_OK;
 }
 
-int od_connect_watched(void *context, const char *host, uint16_t port, const struct od_curve *curve, void **socket,
-		       void **watch, struct od_err *err)
+static int connect_watched(void *context, const char *host, uint16_t port, const struct od_curve *curve,
+			   const struct bounds *b, bool once, void **socket, void **watch, struct od_err *err)
 {
 	int rc;
 
 	*watch = NULL;
-	rc = connect_dealer(context, host, port, 0, curve, &usual, socket, watch, err);
+	rc = connect_dealer(context, host, port, 0, curve, b, once, socket, watch, err);
 	if (rc != OD_OK)
 		*watch = NULL;
 	return rc;
 }
 
+int od_connect_watched(void *context, const char *host, uint16_t port, const struct od_curve *curve, void **socket,
+		       void **watch, struct od_err *err)
+{
+	return connect_watched(context, host, port, curve, &usual, false, socket, watch, err);
+}
+
+int od_connect_once(void *context, const char *host, uint16_t port, const struct od_curve *curve, void **socket,
+		    void **watch, struct od_err *err)
+{
+	return connect_watched(context, host, port, curve, &store, true, socket, watch, err);
+}
+
 int od_connect_dealer(void *context, const char *host, uint16_t port, const struct od_curve *curve, void **socket,
 		      struct od_err *err)
 {
-	return connect_dealer(context, host, port, 0, curve, &usual, socket, NULL, err);
+	return connect_dealer(context, host, port, 0, curve, &usual, false, socket, NULL, err);
 }
 
 int od_connect_store(void *context, const char *host, uint16_t port, unsigned turn, const struct od_curve *curve,
 		     void **socket, struct od_err *err)
 {
-	return connect_dealer(context, host, port, turn, curve, &store_client, socket, NULL, err);
+	return connect_dealer(context, host, port, turn, curve, &store_client, false, socket, NULL, err);
 }
 
 void od_close_socket(void *socket)

@@ -36,6 +36,11 @@ OD_MUST_CHECK int od_connect_dealer(void *context, const char *host, uint16_t po
 OD_MUST_CHECK int od_connect_watched(void *context, const char *host, uint16_t port, const struct od_curve *curve,
 				     void **socket, void **watch, struct od_err *err);
 
+/* Like od_connect_watched for one attempt: the socket never connects again, and takes headers only. For pairing, whose
+ * other side counts attempts. */
+OD_MUST_CHECK int od_connect_once(void *context, const char *host, uint16_t port, const struct od_curve *curve,
+				  void **socket, void **watch, struct od_err *err);
+
 /* Like od_bind_router and od_connect_dealer for the store (store_wire.h), with tighter bounds on the memory that an
  * unknown peer can make us hold. turn chooses among the addresses that the name has; the first follows the last. */
 OD_MUST_CHECK int od_bind_store(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket,

@@ -55,6 +55,8 @@ struct od_gate {
 	pthread_t thread;
 	bool started;
 	_Atomic uint64_t refused;
+	void (*forged)(void *arg, const char *address); /* NULL: it is logged */
+	void *forged_arg;
 
 	pthread_mutex_t lock; /* guards what follows */
 	uint8_t *key; /* [n_keys][OD_KEY_BYTES] */
@@ -253,6 +255,18 @@ static void remember(struct od_gate *g, struct pendings *w, int fd)
 	w->conn[w->n++] = p;
 }
 
+static const char forged[] = "it expects another key of this node, or its handshake is forged";
+
+static void refuse_handshake(struct od_gate *g, const char *address, const char *failed)
+{
+	if (failed != forged || g->forged == NULL) {
+		refuse(g, address, failed);
+		return;
+	}
+	atomic_fetch_add(&g->refused, 1);
+	g->forged(g->forged_arg, address);
+}
+
 /* An end without a failure is that of an admitted client. */
 static void ended(struct od_gate *g, struct pendings *w, int fd)
 {
@@ -266,7 +280,7 @@ static void ended(struct od_gate *g, struct pendings *w, int fd)
 	if (failed != NULL && at == w->n && w->cut > 0)
 		w->cut--;
 	else if (failed != NULL)
-		refuse(g, at < w->n ? address_of(&w->conn[at], address) : "an unknown address", failed);
+		refuse_handshake(g, at < w->n ? address_of(&w->conn[at], address) : "an unknown address", failed);
 	if (at < w->n)
 		forget(w, at);
 }
@@ -277,8 +291,7 @@ static const char *why(uint16_t event, uint32_t value)
 		return "it broke off the handshake: it may not use keys";
 	switch (value) {
 	case ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: return "it does not use keys";
-	case ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
-		return "it expects another key of this node, or its handshake is forged";
+	case ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: return forged;
 	default: return "its handshake is malformed";
 	}
 }
@@ -421,6 +434,12 @@ int od_gate_guard(struct od_gate *g, void *router, struct od_err *err)
 	g->router[g->n_watch] = router;
 	g->watch[g->n_watch++] = watch;
 	return OD_OK;
+}
+
+void od_gate_on_forged(struct od_gate *g, void (*call)(void *arg, const char *address), void *arg)
+{
+	g->forged = call;
+	g->forged_arg = arg;
 }
 
 /* The monitor ends before its events have no receiver: that would block ZeroMQ's I/O thread. */

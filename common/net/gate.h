@@ -23,6 +23,9 @@ void od_gate_free(struct od_gate *g); /* NULL ok */
 #define OD_GATE_SOCKETS 2
 #define OD_GATE_PENDING 256 /* all workers of a large cluster may come to the store at once */
 OD_MUST_CHECK int od_gate_guard(struct od_gate *g, void *router, struct od_err *err);
+/* Before od_gate_start. forged: called on the gate's thread, instead of a line in the log, for each client whose
+ * handshake was made for another key than own; it must not block. address: numeric. */
+void od_gate_on_forged(struct od_gate *g, void (*forged)(void *arg, const char *address), void *arg);
 /* Before a guarded ROUTER is closed while the gate stays; not after od_gate_start. */
 void od_gate_release(struct od_gate *g, void *router);
 OD_MUST_CHECK int od_gate_start(struct od_gate *g, struct od_err *err);
