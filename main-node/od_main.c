@@ -11,6 +11,7 @@
 #include "main-node/node/engine_args.h"
 #include "main-node/node/main_node.h"
 #include "main-node/keygen_command.h"
+#include "main-node/pair_command.h"
 #include "main-node/prompt_file.h"
 #include "main-node/schema_file.h"
 #include "main-node/serve_command.h"
@@ -61,6 +62,7 @@ static const struct main_command {
 	const char *what;
 } commands[] = {
 	{ "keygen", odm_keygen_command, "make this node's pair of keys" },
+	{ "pair", odm_pair_command, "let other machines join by six words, and write hosts.txt" },
 	{ "serve", odm_serve_command, "serve the model over HTTP" },
 	{ "template", odm_template_command, "print what a chat template makes of messages, or what an answer means" },
 };

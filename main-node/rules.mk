@@ -39,7 +39,7 @@ $(B)/obj/gen/page_data.o: $(B)/gen/page_data.c
 	@$(CC) $(CFLAGS_OD) $(CFLAGS) -c $< -o $@
 
 PROGRAMS += od-main
-od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c schema_file.c serve_command.c template_command.c token_json.c)
+od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c pair_child.c pair_command.c pair_host.c prompt_file.c schema_file.c serve_command.c template_command.c token_json.c)
 od-main_USES := libodm
 
 # od-chat is a program of its own, so that no other needs libedit and libcurl.

@@ -15,6 +15,7 @@
 #include "common/net/hosts.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/shadow/shadow_load.h"
+#include "common/pair/pair_join.h"
 #include "shadow-node/emulator_messages.h"
 #include "shadow-node/part.h"
 #include "shadow-node/publish.h"
@@ -35,6 +36,7 @@ static struct od_daemon_about about = {
 	.role = "shadow",
 	.port = OD_DEFAULT_SHADOW_PORT,
 	.usage = "Usage: od-shadow [--pack DIR] [--precision P] [--listen ADDR]\n"
+		 "       od-shadow join [--enable] WORDS [ADDRESS]   (od-shadow join --help)\n"
 		 "Runs a quantised copy of the model ahead of od-main and predicts the next experts.\n",
 };
 
@@ -864,6 +866,8 @@ int main(int argc, char **argv)
 	bool done;
 	int rc;
 
+	if (argc > 1 && strcmp(argv[1], "join") == 0)
+		return od_pair_join_command(OD_NODE_SHADOW, argc - 1, argv + 1);
 	od_hangup_hold();
 	about.own = own;
 	about.n_own = sizeof(own) / sizeof(own[0]);

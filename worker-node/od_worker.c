@@ -15,6 +15,7 @@
 #include "common/net/hosts.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/pack_layout.h"
+#include "common/pair/pair_join.h"
 #include "common/residency/residency.h"
 #include "worker-node/paced_reader.h"
 #include "worker-node/memory_plan.h"
@@ -30,12 +31,14 @@
 
 #define DEFAULT_MEMORY_BYTES 1000000000u
 #define MAX_PACE_MS 60000
+#define USUAL_SPOOL "/var/lib/od-moe/spool"
 #define MAX_CACHE_MIB (1u << 30)
 
 static struct od_daemon_about about = {
 	.role = "worker",
 	.port = OD_DEFAULT_WORKER_PORT,
 	.usage = "Usage: od-worker [--pack DIR | --store ADDR --spool DIR] [--listen ADDR]\n"
+		 "       od-worker join [--enable] WORDS [ADDRESS]   (od-worker join --help)\n"
 		 "Loads and runs the experts that od-main asks for, within a fixed amount of memory.\n",
 };
 
@@ -548,7 +551,7 @@ static int open_daemon(struct worker_daemon *w, struct od_err *err)
 
 static int check_options(const struct worker_options *o, struct od_host *store, struct od_err *err)
 {
-	if (o->spool == NULL && o->spool_limit_bytes != UINT64_MAX)
+	if (o->spool == NULL && o->common.pack != NULL && o->spool_limit_bytes != UINT64_MAX)
 		return od_fail(err, OD_ERR_ARG, "--spool-limit needs --spool");
 	if ((o->store == NULL) != (o->spool == NULL))
 		return od_fail(err, OD_ERR_ARG,
@@ -614,14 +617,55 @@ static int open_spool(struct worker_daemon *w, const struct od_host *address, st
 	return odw_puller_start(&w->puller, &opts, err);
 }
 
-static int open_pack(struct worker_daemon *w, const struct od_host *store, struct od_err *err)
+/* The service's folder for what it keeps, as systemd names it. */
+static const char *usual_spool(void)
+{
+	const char *dir = getenv("STATE_DIRECTORY");
+
+	return dir != NULL && dir[0] == '/' && strchr(dir, ':') == NULL ? dir : USUAL_SPOOL;
+}
+
+/* A worker without a pack pulls from its main, if that can only be one: the only peer, whose name is main's address
+ * (od-worker join writes it). err: why there is no pack. */
+static int choose_main(struct worker_daemon *w, struct od_host *store, struct od_err *err)
+{
+	const struct od_peers *peers = w->keys != NULL ? &w->keys->peers : NULL;
+
+	if (peers == NULL || peers->n != 1 || peers->peer[0].name[0] == '\0')
+		return od_fail_within(err, "%s, so this worker needs a pack, --store and --spool, or od-worker join",
+				      peers == NULL ? "without keys it has no main to pull from" :
+				      peers->n == 1 ? "its peers file has no address behind main's key" :
+						      "its peers file has several keys");
+	w->opt.store = peers->peer[0].name;
+	w->opt.spool = usual_spool();
+	od_log(OD_LOG_INFO, "no pack here: pulls its share from main, %s, and keeps it in %s", w->opt.store,
+	       w->opt.spool);
+	return od_store_address(store, w->opt.store, w->keys->peers_path, err);
+}
+
+static int open_own_pack(struct worker_daemon *w, struct od_host *store, struct od_err *err)
+{
+	const char *named = getenv("OD_PACK");
+	int rc = od_pack_open_some(&w->pack, w->opt.common.pack, err);
+
+	if (rc == OD_ERR_MISSING && w->opt.common.pack == NULL && (named == NULL || named[0] == '\0')) {
+		rc = choose_main(w, store, err);
+		return rc == OD_OK ? open_spool(w, store, err) : rc;
+	}
+	if (rc == OD_OK && w->opt.spool_limit_bytes != UINT64_MAX)
+		rc = od_fail(err, OD_ERR_ARG, "--spool-limit: there is a pack, %s, so nothing is pulled",
+			     od_pack_dir(w->pack));
+	return rc;
+}
+
+static int open_pack(struct worker_daemon *w, struct od_host *store, struct od_err *err)
 {
 	int rc = open_keys(w, store, err);
 
 	if (rc != OD_OK)
 		return rc;
 	signal(SIGXFSZ, SIG_IGN); /* a file size limit is treated like a full disk */
-	rc = w->opt.spool != NULL ? open_spool(w, store, err) : od_pack_open_some(&w->pack, w->opt.common.pack, err);
+	rc = w->opt.spool != NULL ? open_spool(w, store, err) : open_own_pack(w, store, err);
 	if (rc != OD_OK)
 		return rc;
 	w->cfg = od_pack_config(w->pack);
@@ -687,7 +731,9 @@ int main(int argc, char **argv)
 					    .load_threads =
 						    cpus < OD_DEFAULT_INFLATERS ? cpus : OD_DEFAULT_INFLATERS } };
 	const struct od_arg own[] = {
-		{ .kind = OD_ARG_TITLE, .help = "Without a pack: pull experts from main and keep them" },
+		{ .kind = OD_ARG_TITLE,
+		  .help = "Without a pack: pull experts from main and keep them (default: from the only peer, to " USUAL_SPOOL
+			  ")" },
 		{ "store", OD_ARG_STRING, &w.opt.store, "ADDR",
 		  "od-main's --serve-store: host[:port] (default port: 5702)", 0, 0, NULL },
 		{ "spool", OD_ARG_STRING, &w.opt.spool, "DIR",
@@ -724,6 +770,8 @@ int main(int argc, char **argv)
 	bool done;
 	int rc;
 
+	if (argc > 1 && strcmp(argv[1], "join") == 0)
+		return od_pair_join_command(OD_NODE_WORKER, argc - 1, argv + 1);
 	od_hangup_hold();
 	about.own = own;
 	about.n_own = sizeof(own) / sizeof(own[0]);

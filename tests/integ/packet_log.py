@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""packet_log.py INTERFACE FILE - writes what TCP carries over an interface, until its standard input ends. Needs root.
+"""packet_log.py INTERFACE FILE [frames] - writes what TCP carries over an interface, until its standard input ends. Needs root.
 
-FILE gets a pickle: {(source, port, destination, port): bytes}, each stream in the order of its sequence numbers. Prints a
-line once it listens, and at the end how many packets the kernel dropped."""
+FILE gets a pickle: {(source, port, destination, port): bytes}, each stream in the order of its sequence numbers; with frames,
+a list of all that passes, each frame with its headers. Prints a line once it listens, and at the end how many packets the
+kernel dropped."""
 import pickle
 import select
 import socket
@@ -42,17 +43,21 @@ def main():
     s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 256 << 20)
     s.bind((sys.argv[1], 0))
     print("listening", flush=True)
-    streams = {}
+    streams, frames = {}, []
+    whole = sys.argv[3:] == ["frames"]
     while True:
         ready = select.select([s, sys.stdin], [], [])[0]
         if s in ready:
-            found = segment(s.recv(1 << 18))
+            packet = s.recv(1 << 18)
+            if whole:
+                frames.append(packet)
+            found = None if whole else segment(packet)
             if found and found[2]:
                 streams.setdefault(found[0], []).append(found[1:])
         elif sys.stdin in ready:
             break
     with open(sys.argv[2], "wb") as f:
-        pickle.dump({k: joined(v) for k, v in streams.items()}, f)
+        pickle.dump(frames if whole else {k: joined(v) for k, v in streams.items()}, f)
     print(struct.unpack("II", s.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1], flush=True)
 
 
