@@ -296,11 +296,12 @@ static int load_own(struct od_keys *k, const char *given, const char *why, struc
 		return od_key_pair_load(&k->own, given, err);
 	rc = od_keys_path(path, OD_KEY_NAME, err);
 	if (rc == OD_OK && !od_file_there(path))
-		return od_fail(err, OD_ERR_MISSING,
-			       "%s%sthis node has no key, %s: make one with od-main keygen, or name its file with "
-			       "--key%s",
-			       why != NULL ? why : "", why != NULL ? ", so traffic is encrypted, and " : "", path,
-			       why != NULL ? "; on a network where you trust everybody, --insecure does without" : "");
+		return od_fail(
+			err, OD_ERR_MISSING,
+			"%s%sthis node has no key, %s: pairing makes one (od-main pair; join of the others), and so does "
+			"od-main keygen; --key names another file%s",
+			why != NULL ? why : "", why != NULL ? ", so traffic is encrypted, and " : "", path,
+			why != NULL ? "; on a network where you trust everybody, --insecure does without" : "");
 	return rc == OD_OK ? od_key_pair_load(&k->own, path, err) : rc;
 }
 
@@ -332,8 +333,8 @@ static int load_peers(struct od_keys *k, const struct od_keys_args *args, bool n
 	if (need && !od_file_there(path))
 		return od_fail(
 			err, OD_ERR_MISSING,
-			"there is no file %s, so no node could connect: copy od-main's node.pub there (its public "
-			"key, a line), or name another file with --peers",
+			"there is no file %s, so no node could connect: join main (od-main pair shows the words), or copy "
+			"its node.pub there (its public key, a line), or name another file with --peers",
 			path);
 	if (args->peers != NULL || od_file_there(path)) {
 		memcpy(k->peers_path, path, sizeof(path));
