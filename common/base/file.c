@@ -4,11 +4,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -399,4 +401,31 @@ int od_program_beside(char path[PATH_MAX], const char *name, struct od_err *err)
 	self[n] = '\0';
 	*strrchr(self, '/') = '\0';
 	return od_path(path, PATH_MAX, self, name, err);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st;
+	(void)type;
+	(void)at;
+	return remove(path) != 0 && errno != ENOENT ? -1 : 0;
+}
+
+int od_remove_tree(const char *path, struct od_err *err)
+{
+	if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
+		return od_fail_errno(err, OD_ERR_IO, "cannot remove all of %s", path);
+	return OD_OK;
+}
+
+int od_free_bytes(const char *dir, uint64_t *bytes, struct od_err *err)
+{
+	struct statvfs v;
+
+	*bytes = 0;
+	if (statvfs(dir, &v) != 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot ask for the free space of %s", dir);
+	if (!od_mul(v.f_bavail, v.f_frsize, bytes))
+		*bytes = UINT64_MAX;
+	return OD_OK;
 }

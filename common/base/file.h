@@ -59,6 +59,10 @@ OD_MUST_CHECK int od_dir_resolve(char out[PATH_MAX], const char *path, struct od
 OD_MUST_CHECK int od_mkdir_p(const char *path, struct od_err *err);
 OD_MUST_CHECK int od_fsync_dir(const char *path, struct od_err *err);
 bool od_is_dir(const char *path);
+/* Removes a file, or a folder with all that is in it; follows no symbolic link. OD_OK when there is nothing. */
+OD_MUST_CHECK int od_remove_tree(const char *path, struct od_err *err);
+/* Bytes that the file system of the folder still gives to this process. 0 unless OD_OK. */
+OD_MUST_CHECK int od_free_bytes(const char *dir, uint64_t *bytes, struct od_err *err);
 
 /* Writes dir + "/" + name to buf (size bytes). OD_ERR_RANGE when it does not fit. */
 OD_MUST_CHECK int od_path(char *buf, size_t size, const char *dir, const char *name, struct od_err *err);

@@ -52,7 +52,7 @@ static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, 
 	char port_help[64];
 	const struct od_arg first[] = {
 		{ .kind = OD_ARG_TITLE, .help = "The model, and who may connect" },
-		{ "pack", OD_ARG_STRING, &a->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
+		{ "pack", OD_ARG_STRING, &a->pack, "MODEL", "the model: a pack, a GGUF file, or a name of od-pack list (default: $OD_PACK, else /var/lib/od-moe/pack, else the only model of that list)", 0, 0, NULL },
 		{ "listen", OD_ARG_STRING, &a->listen, "ADDR", "address to listen on (default: loopback; with keys or --insecure: every one)", 0, 0, NULL },
 		{ "port", OD_ARG_UINT, &a->port, "N", port_help, 0, 65535, NULL },
 		{ "data-port", OD_ARG_UINT, &a->data_port, "N", "data port, announced to main; 0: any free one (default: 0)", 0, 65535, NULL },

@@ -8,6 +8,7 @@
 #include "common/pack/gguf/gguf_pack.h"
 #include "common/pack/given.h"
 #include "common/pack/load/expert_form.h"
+#include "common/pack/models_folder.h"
 #include "common/pack/spool/spool_state.h"
 #include "common/text/tokenizer.h"
 
@@ -17,8 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define DEFAULT_DIR "/var/lib/od-moe/pack"
 
 const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert)
 {
@@ -304,21 +303,30 @@ static bool has_file(const char *dir, const char *name)
 	return od_path(path, sizeof(path), dir, name, &ignored) == OD_OK && od_file_there(path);
 }
 
-static int open_pack(struct od_pack **out, const char *dir, bool some, struct od_err *err)
+/* Until the pack is closed, od-pack rm does not remove it. */
+static int hold(const struct od_pack *p, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (size_t i = 0; rc == OD_OK && i < p->dense.n; i++)
+		rc = od_models_hold(p->dense.file[i].fd, p->dense.file[i].path, err);
+	return rc;
+}
+
+static int open_pack(struct od_pack **out, const char *given, bool some, struct od_err *err)
 {
 	struct od_pack *p;
+	char dir[PATH_MAX];
 	bool spool, in_place;
-	int rc;
+	int rc = od_models_find(dir, given, err);
 
 	*out = NULL;
-	if (dir == NULL)
-		dir = getenv("OD_PACK");
-	if (dir == NULL || dir[0] == '\0')
-		dir = DEFAULT_DIR;
+	if (rc != OD_OK)
+		return rc;
 	in_place = od_gguf_is(dir);
 	rc = in_place ? OD_OK : od_given_pack(dir, err);
 	if (rc != OD_OK)
-		return rc;
+		return rc == OD_ERR_MISSING ? od_models_name_others(dir, err) : rc;
 	spool = !in_place && has_file(dir, OD_SPOOL_STATE_NAME);
 	if (spool && !some)
 		return od_fail(err, OD_ERR_UNSUPPORTED,
@@ -334,6 +342,8 @@ static int open_pack(struct od_pack **out, const char *dir, bool some, struct od
 		rc = od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
 	else
 		rc = in_place ? od_gguf_pack_fill(p, err) : read_pack(p, spool, err);
+	if (rc == OD_OK)
+		rc = hold(p, err);
 	if (rc != OD_OK) {
 		od_pack_close(p);
 		return rc;

@@ -1,4 +1,4 @@
-libod_SRCS += $(addprefix common/pack/,checksum.c codec.c expert_sums.c given.c manifest.c mat_type.c pack.c pack_data.c pack_info.c \
+libod_SRCS += $(addprefix common/pack/,checksum.c codec.c expert_sums.c given.c manifest.c mat_type.c models_folder.c pack.c pack_data.c pack_info.c \
 	pack_layout.c pack_verify.c share.c sums.c team.c)
 libod_SRCS += $(addprefix common/pack/gguf/,gguf.c gguf_config.c gguf_fingerprint.c gguf_folder.c gguf_map.c gguf_pack.c gguf_sums.c gguf_tokenizer.c gguf_vocab.c)
 libod_SRCS += $(addprefix common/pack/import/,safetensors.c source.c)

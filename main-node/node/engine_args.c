@@ -21,8 +21,9 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 	struct odm_main_opts *o = &a->opts;
 	const struct od_arg args[] = {
 		{ .kind = OD_ARG_TITLE, .help = "The model, and where its experts run" },
-		{ "pack", OD_ARG_STRING, &o->engine.pack, "DIR",
-		  "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
+		{ "pack", OD_ARG_STRING, &o->engine.pack, "MODEL",
+		  "the model: a pack, a GGUF file, or a name of od-pack list (default: $OD_PACK, else /var/lib/od-moe/pack, else the only model of that list)",
+		  0, 0, NULL },
 		{ "workers", OD_ARG_STRING, &o->cluster.hosts_path, "FILE",
 		  "cluster, a host a line: [worker|shadow] host[:port] [key=PUBLICKEY]; SIGHUP: reread", 0, 0, NULL },
 		{ "local", OD_ARG_UINT, &a->local, "N", "a shadow and N workers as child processes on this machine", 1,

@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/notify.h"
 #include "common/pack/gguf/gguf_folder.h"
+#include "common/pack/models_folder.h"
 #include "main-node/chat/chat_template.h"
 #include "main-node/engine/prefix/prefix_folder.h"
 #include "main-node/serve/api/api.h"
@@ -33,11 +34,13 @@
 #define CALL_MEMORY_CALLS 16384
 #define CALL_MEMORY_BYTES ((size_t)4 << 20)
 #define N_ENDPOINTS 25
+#define FIRST_OF_SPLIT "-00001-of-" /* and five digits */
 
 struct server {
 	const struct odm_serve_opts *opts;
 	struct odm_app app;
 	struct odm_endpoint endpoint[N_ENDPOINTS + ODM_N_REFUSED + 1];
+	char pack[PATH_MAX]; /* --pack, or what stands for it */
 	char model[256];
 	struct odm_chat_template *chat; /* NULL: none */
 	char *folder; /* the template's */
@@ -184,21 +187,23 @@ static void text_ended(void *arg, const struct odm_result *r, int rc)
 
 /* ---- Start ---- */
 
-static const char *pack_path(const struct server *s)
+/* Opening the pack says what is wrong with a name that no pack has. */
+static void find_pack(struct server *s)
 {
-	const char *path = s->opts->node.engine.pack;
+	const char *given = s->opts->node.engine.pack;
+	struct od_err ignored;
 
-	path = path != NULL ? path : getenv("OD_PACK");
-	return path != NULL ? path : "/var/lib/od-moe/pack";
+	if (od_models_find(s->pack, given, &ignored) != OD_OK)
+		snprintf(s->pack, sizeof(s->pack), "%s", given != NULL ? given : "");
 }
 
 /* The folder that has the template: the pack's, or one in a cache that was made of a GGUF file. Its path is not told to
  * clients. */
 static int find_folder(struct server *s, struct od_err *err)
 {
-	if (od_gguf_is(pack_path(s)))
-		return od_gguf_folder_of(pack_path(s), &s->folder, &s->temporary, err);
-	s->folder = strdup(pack_path(s));
+	if (od_gguf_is(s->pack))
+		return od_gguf_folder_of(s->pack, &s->folder, &s->temporary, err);
+	s->folder = strdup(s->pack);
 	return s->folder != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "server");
 }
 
@@ -211,17 +216,18 @@ static void open_chat(struct server *s)
 		rc = odm_chat_template_open(&s->chat, s->folder, &s->app.no_chat);
 	if (rc != OD_OK)
 		od_log(OD_LOG_WARN, "chat endpoints will refuse: %s", s->app.no_chat.msg);
-	s->app.folder = s->folder != NULL ? s->folder : pack_path(s);
+	s->app.folder = s->folder != NULL ? s->folder : s->pack;
 	odm_hide_folder(s->app.no_chat.msg, s->app.folder);
 	s->app.chat = s->chat;
 }
 
 /* The pack's folder or file gives the name: "/models/talebook.pack/" is called talebook. A file that is a symbolic link
- * keeps its own name: caches of downloads link it to a file that is called by its checksum. */
+ * keeps its own name: caches of downloads link it to a file that is called by its checksum. The first file of a split
+ * one names it without its number. */
 static void name_model(struct server *s)
 {
 	static const char *const suffixes[] = { ".pack", ".gguf" };
-	const char *path = pack_path(s), *slash;
+	const char *path = s->pack, *slash;
 	char real[PATH_MAX];
 	size_t len;
 
@@ -240,6 +246,10 @@ static void name_model(struct server *s)
 		if (len > n && strcmp(s->model + len - n, suffixes[i]) == 0)
 			s->model[len - n] = '\0';
 	}
+	len = strlen(s->model);
+	if (len > strlen(FIRST_OF_SPLIT) + 5 &&
+	    strncmp(s->model + len - strlen(FIRST_OF_SPLIT) - 5, FIRST_OF_SPLIT, strlen(FIRST_OF_SPLIT)) == 0)
+		s->model[len - strlen(FIRST_OF_SPLIT) - 5] = '\0';
 }
 
 static void describe_node(struct server *s)
@@ -406,6 +416,7 @@ int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 	s->app.calls = odm_call_memory_new(CALL_MEMORY_CALLS, CALL_MEMORY_BYTES);
 	s->app.constraints = odm_constraints_new();
 	s->app.events = odm_cluster_events_new(&s->app, &s->loop);
+	find_pack(s);
 	name_model(s);
 	describe_node(s);
 	open_chat(s);

@@ -91,7 +91,8 @@ static int parse(struct precision_options *o, int argc, char **argv, struct od_e
 {
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Measure" },
-		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)",
+		{ "pack", OD_ARG_STRING, &o->pack, "MODEL",
+		  "the model: a pack, a GGUF file, or a name of od-pack list (default: $OD_PACK, else /var/lib/od-moe/pack, else the only model of that list)",
 		  0, 0, NULL },
 		{ "precision", OD_ARG_STRING, &o->precision, "LIST",
 		  "of bf16, int8, fp16, nf4; the first is the baseline; "
