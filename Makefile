@@ -37,6 +37,7 @@ ifeq ($(HAVE_PKGS),yes)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) $(TERMINAL_PKGS))
 PKG_LIBS := $(shell pkg-config --libs $(PKGS))
 TERMINAL_LIBS := $(shell pkg-config --libs $(TERMINAL_PKGS))
+CURL_LIBS := $(shell pkg-config --libs libcurl)
 endif
 LIBS := $(PKG_LIBS) -lm -ldl
 
@@ -45,7 +46,7 @@ all: programs
 
 # Each rules.mk adds to these: what an archive is made of, and what is built. Archives follow each other in this order when a program is
 # linked, and take from those behind them.
-LIBRARIES := libodb libodm libodt libods libodw libod
+LIBRARIES := libodb libodm libodt libodp libods libodw libod
 ARCHIVES := $(LIBRARIES:%=$(B)/%.a)
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 PROGRAMS :=

@@ -6,17 +6,22 @@
 #include "common/base/pool.h"
 #include "common/base/version.h"
 #include "common/pack/given.h"
+#include "common/pack/models_folder.h"
 #include "common/pack/pack_info.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/shadow/shadow_add.h"
 #include "common/pack/write/pack_write.h"
 #include "common/pack/write/share_write.h"
+#include "deploy/hub/hub_fetch.h"
+#include "deploy/hub/hub_name.h"
+#include "deploy/model_list.h"
 
 #include <inttypes.h>
 #include <limits.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum exit_status { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -47,7 +52,9 @@ struct pack_options {
 struct bar {
 	const char *verb;
 	bool tty, open;
+	bool begun; /* first is known */
 	uint64_t begin_ns, last_ns;
+	uint64_t first; /* bytes that an earlier run had done: not part of the rate */
 	int last_tenth;
 };
 
@@ -77,7 +84,10 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
 	double fraction = all > 0 ? (double)done / (double)all : 1, rate, eta;
 	int tenth = (int)(fraction * 10);
 
-	rate = (double)done / (od_seconds(now - b->begin_ns) + 1e-9);
+	if (!b->begun || done < b->first)
+		b->first = done;
+	b->begun = true;
+	rate = (double)(done - b->first) / (od_seconds(now - b->begin_ns) + 1e-9);
 	eta = (double)(all - done) / (rate + 1);
 	if (b->tty) {
 		if (now - b->last_ns < BAR_EVERY_NS && done < all)
@@ -174,6 +184,73 @@ static int cmd_pack(const struct pack_options *o, unsigned shadows)
 	if (missing == 0)
 		printf("%s is complete.\n", o->word[1]);
 	return report_missing(o->word[1], missing);
+}
+
+static void on_phase(void *arg, const char *verb)
+{
+	bar_end(arg);
+	bar_init(arg, verb);
+}
+
+static int cmd_fetch(const struct pack_options *o, unsigned shadows)
+{
+	struct bar bar;
+	struct od_err err;
+	char kept[PATH_MAX], name[256];
+	unsigned missing = 0;
+	const struct odp_fetch_job job = {
+		.address = o->word[0],
+		.pack = { .codec = o->codec >= 0 ? (enum od_codec)o->codec : DEFAULT_CODEC,
+			  .shadows = shadows,
+			  .by_default = o->shadow == NULL,
+			  .n_threads = (unsigned)o->n_threads,
+			  .note = on_note,
+			  .progress = on_progress,
+			  .arg = &bar,
+			  .kept = kept,
+			  .missing = &missing },
+		.phase = on_phase,
+	};
+	int rc;
+
+	umask(022); /* services of another user read the folder of models */
+	bar_init(&bar, "fetching");
+	rc = odp_fetch(&job, name, &err);
+	bar_end(&bar);
+	if (rc != OD_OK) {
+		print_error(&err);
+		if (kept[0] != '\0')
+			fprintf(stderr,
+				"od-pack: what is there so far is kept in %s; run the same command again to continue\n",
+				kept);
+		return EXIT_FAILED;
+	}
+	if (missing == 0)
+		printf("%s is complete. To use it: --pack %s\n", name, name);
+	return report_missing(name, missing);
+}
+
+static int cmd_list(const struct pack_options *o)
+{
+	struct od_err err;
+
+	if (odp_model_list(o->json, stdout, &err) == OD_OK)
+		return EXIT_GOOD;
+	print_error(&err);
+	return EXIT_FAILED;
+}
+
+static int cmd_rm(const struct pack_options *o)
+{
+	char path[PATH_MAX];
+	struct od_err err;
+
+	if (od_models_remove(o->word[1], path, &err) != OD_OK) {
+		print_error(&err);
+		return EXIT_FAILED;
+	}
+	printf("%s is removed.\n", path);
+	return EXIT_GOOD;
 }
 
 static int cmd_shadow(const struct pack_options *o, unsigned set)
@@ -310,6 +387,11 @@ static void print_help(const struct od_arg *table, size_t n)
 {
 	printf("od-pack CHECKPOINT PACK       make a pack from a checkpoint folder (config.json, *.safetensors)\n"
 	       "od-pack FILE.gguf PACK        make a pack from a GGUF file (any file of a split one)\n"
+	       "od-pack hf://ORGANISATION/NAME[@REVISION][:QUANT]\n"
+	       "                              fetch a model of Hugging Face: its checkpoint, which is packed, or the GGUF file\n"
+	       "                              of that quantisation (without one, the largest that fits the memory)\n"
+	       "od-pack https://.../NAME.gguf fetch a GGUF file\n"
+	       "od-pack list                  show the models that --pack NAME finds; od-pack rm NAME removes one\n"
 	       "od-pack shadow PACK LIST      add shadows: quantised copies of the model for od-shadow\n"
 	       "od-pack --share W/N PACK DIR  write the part of PACK that worker W of N needs, to copy it there\n"
 	       "od-pack verify PACK           check every byte of a pack and its shadows, or of a share\n"
@@ -317,6 +399,9 @@ static void print_help(const struct od_arg *table, size_t n)
 	       "\n"
 	       "Until it is complete, PACK is named PACK.partial. After an interruption run the same command again:\n"
 	       "it continues. A shadow is one file, PACK/shadow-PRECISION.bin; delete it if it is not needed.\n"
+	       "What is fetched goes to the folder of models: $OD_MODELS, else /var/lib/od-moe/models or\n"
+	       "$XDG_DATA_HOME/od-moe/models. HF_TOKEN (or the usual token file) opens gated models, HF_ENDPOINT names a\n"
+	       "mirror, https_proxy a proxy.\n"
 	       "shadow, --share, verify and info take a GGUF file as PACK, too; it needs no pack to be used (--pack\n"
 	       "FILE.gguf), and its shadows are in a cache.\n"
 	       "LIST is a comma-separated list of precisions, here with bits per weight (experts, attention, dense\n"
@@ -328,7 +413,7 @@ static void print_help(const struct od_arg *table, size_t n)
 	od_args_help(stdout, table, n);
 }
 
-enum pack_command { CMD_PACK, CMD_SHADOW, CMD_SHARE, CMD_VERIFY, CMD_INFO };
+enum pack_command { CMD_PACK, CMD_FETCH, CMD_LIST, CMD_RM, CMD_SHADOW, CMD_SHARE, CMD_VERIFY, CMD_INFO };
 
 static const struct {
 	const char *word; /* the first word on the command line; NULL: none */
@@ -336,6 +421,9 @@ static const struct {
 	const char *expected;
 } commands[] = {
 	[CMD_PACK] = { NULL, 2, "expected CHECKPOINT and PACK" },
+	[CMD_FETCH] = { NULL, 1, "expected the model's address alone: it goes to the folder of models" },
+	[CMD_LIST] = { "list", 1, "expected no more words" },
+	[CMD_RM] = { "rm", 2, "expected one NAME of od-pack list" },
 	[CMD_SHADOW] = { "shadow", 3, "expected PACK and a list of precisions" },
 	[CMD_SHARE] = { NULL, 2, "expected a PACK, and a folder for the share" },
 	[CMD_VERIFY] = { "verify", 2, "expected one PACK" },
@@ -346,6 +434,8 @@ static enum pack_command find_command(const struct pack_options *o)
 {
 	if (o->share != NULL)
 		return CMD_SHARE;
+	if (o->n_words > 0 && odp_is_address(o->word[0]))
+		return CMD_FETCH;
 	if (o->n_words > 0)
 		for (int i = CMD_PACK; i <= CMD_INFO; i++)
 			if (commands[i].word != NULL && strcmp(o->word[0], commands[i].word) == 0)
@@ -367,11 +457,11 @@ static int run(const struct pack_options *o)
 		return usage_error(commands[command].expected);
 	if (o->against != NULL && command != CMD_VERIFY)
 		return usage_error("--against belongs to od-pack verify");
-	if (o->json && command != CMD_INFO)
-		return usage_error("--json belongs to od-pack info");
+	if (o->json && command != CMD_INFO && command != CMD_LIST)
+		return usage_error("--json belongs to od-pack info and od-pack list");
 	if (o->force && command != CMD_PACK && command != CMD_SHADOW)
 		return usage_error("--force belongs to packing and to od-pack shadow");
-	if (o->codec >= 0 && command != CMD_PACK)
+	if (o->codec >= 0 && command != CMD_PACK && command != CMD_FETCH)
 		return usage_error("--codec belongs to packing");
 	if (o->group_size > 0 && command != CMD_SHARE)
 		return usage_error("--group-size belongs to --share");
@@ -379,9 +469,9 @@ static int run(const struct pack_options *o)
 		od_fail_within(&err, "--share");
 		return usage_error(err.msg);
 	}
-	if (o->shadow != NULL && command != CMD_PACK)
+	if (o->shadow != NULL && command != CMD_PACK && command != CMD_FETCH)
 		return usage_error("--shadow belongs to packing");
-	if (command == CMD_PACK || command == CMD_SHADOW) {
+	if (command == CMD_PACK || command == CMD_FETCH || command == CMD_SHADOW) {
 		const char *list = o->shadow != NULL ? o->shadow : DEFAULT_SHADOWS;
 
 		if (od_shadow_set_parse(command == CMD_SHADOW ? o->word[2] : list, &set, &err) != OD_OK)
@@ -391,6 +481,9 @@ static int run(const struct pack_options *o)
 		return usage_error("expected a list of precisions to add (to remove a shadow, delete its file)");
 	switch (command) {
 	case CMD_PACK: return cmd_pack(o, set);
+	case CMD_FETCH: return cmd_fetch(o, set);
+	case CMD_LIST: return cmd_list(o);
+	case CMD_RM: return cmd_rm(o);
 	case CMD_SHADOW: return cmd_shadow(o, set);
 	case CMD_SHARE: return cmd_share(o);
 	case CMD_VERIFY: return cmd_verify(o);
@@ -440,13 +533,13 @@ int main(int argc, char **argv)
 		  .help = "the --group-size of od-main (default: the model's top-k)",
 		  .min = 1,
 		  .max = 1024 },
-		{ .kind = OD_ARG_TITLE, .help = "Verify and info" },
+		{ .kind = OD_ARG_TITLE, .help = "Verify, info and list" },
 		{ .name = "against",
 		  .kind = OD_ARG_STRING,
 		  .out = &o.against,
 		  .metavar = "CHECKPOINT",
 		  .help = "verify: also compare every tensor with this checkpoint" },
-		{ .name = "json", .kind = OD_ARG_FLAG, .out = &o.json, .help = "info: print JSON" },
+		{ .name = "json", .kind = OD_ARG_FLAG, .out = &o.json, .help = "info, list: print JSON" },
 		{ .name = "help", .kind = OD_ARG_FLAG, .out = &o.help, .help = "print this text" },
 		{ .name = "version", .kind = OD_ARG_FLAG, .out = &o.version, .help = "print the version" },
 	};

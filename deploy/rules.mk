@@ -1,5 +1,11 @@
+# What od-pack is beyond the wiring; libcurl is od-pack's and od-chat's alone.
+libodp_SRCS := deploy/model_list.c $(addprefix deploy/hub/,git_sum.c gguf_begin.c hub_choose.c hub_fetch.c hub_file.c hub_http.c hub_listing.c hub_name.c \
+	hub_repo.c hub_token.c)
+
 PROGRAMS += od-pack
 od-pack_SRCS := deploy/od_pack.c
+od-pack_USES := libodp
+od-pack_LIBS := $(CURL_LIBS)
 
 .PHONY: deps demo install uninstall
 deps:
