@@ -319,10 +319,13 @@ static int cmd_share(const struct pack_options *o)
 }
 
 /* Shadows of precisions that are no longer supported are not part of the pack. */
-static void note_old_shadows(const char *pack)
+static void note_old_shadows(const char *given)
 {
-	char path[PATH_MAX];
+	char path[PATH_MAX], pack[PATH_MAX];
+	struct od_err ignored;
 
+	if (od_models_find(pack, given, &ignored) != OD_OK)
+		return;
 	for (const char *const *name = od_shadow_old_names; *name != NULL; name++)
 		if (od_path(path, sizeof(path), pack, *name, NULL) == OD_OK && access(path, F_OK) == 0)
 			fprintf(stderr,

@@ -173,15 +173,16 @@ static int refuse_absent(const char *path, const char *kind, struct od_err *err)
 		return od_fail(err, OD_ERR_MISSING, "no %s: %s is a symbolic link to something that does not exist",
 			       kind, path);
 	if (hub_name(path, name))
-		return od_fail(err, OD_ERR_MISSING,
-			       "no %s %s here; if it is a model on Hugging Face, download it first: hf download %s "
-			       "--local-dir %s, then: od-pack %s PACK",
-			       kind, path, name, strchr(name, '/') + 1, strchr(name, '/') + 1);
+		return od_fail(
+			err, OD_ERR_MISSING,
+			"no %s %s here; if it is a model on Hugging Face: od-pack hf://%s fetches it, then: --pack %s",
+			kind, path, name, strchr(name, '/') + 1);
 	if (strstr(path, "://") != NULL)
 		return od_fail(
 			err, OD_ERR_MISSING,
-			"no %s %s: expected a folder on this machine, found an address; download the model first", kind,
-			path);
+			"no %s %s: expected a folder on this machine, found an address; od-pack fetches models: od-pack "
+			"hf://ORGANISATION/NAME, or od-pack https://.../NAME.gguf",
+			kind, path);
 	return od_fail(err, OD_ERR_MISSING, "no %s %s", kind, path);
 }
 
@@ -421,9 +422,12 @@ int od_given_pack(const char *path, struct od_err *err)
 	if (!od_is_dir(path)) {
 		if (access(path, F_OK) == 0)
 			return refuse_file(path, "the folder of a pack, as od-pack makes it from a checkpoint", err);
-		if (hub_name(path, name))
+		if (hub_name(path, name) || strstr(path, "://") != NULL)
 			return refuse_absent(path, "pack", err);
-		return od_fail(err, OD_ERR_MISSING, "no pack at %s; make one with: od-pack CHECKPOINT %s", path, path);
+		return od_fail(err, OD_ERR_MISSING,
+			       "no pack at %s; make one with: od-pack CHECKPOINT %s, or fetch one: od-pack "
+			       "hf://ORGANISATION/NAME",
+			       path, path);
 	}
 	if (is_pack(path))
 		return OD_OK;

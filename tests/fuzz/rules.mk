@@ -15,6 +15,7 @@ fuzz_gbnf_OBJS := $(B)/obj/tests/unit/token_vocab.o
 fuzz_regex_OBJS := $(fuzz_gbnf_OBJS)
 fuzz_gguf_OBJS := $(addprefix $(B)/obj/tests/fuzz/,gguf_bytes.o gguf_mix.o)
 fuzz_gguf_text_OBJS := $(fuzz_gguf_OBJS)
+fuzz_hub_OBJS := $(addprefix $(B)/obj/deploy/hub/,gguf_begin.o hub_choose.o hub_listing.o hub_name.o)
 fuzz_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o
 fuzz_part_OBJS := $(addprefix $(B)/obj/,shadow-node/part.o shadow-node/saved_rows.o tests/unit/emulator_model.o)
 fuzz_part_LIBS := -lcmocka

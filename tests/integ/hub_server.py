@@ -27,7 +27,8 @@ class Repo:
 
 
 class Fault:
-    """What the server does wrong, to requests for a path that contains `path`, so many times. after: bytes that are sent before."""
+    """What the server does wrong, to requests for a path that contains `path`, so many times. kind: a status, or "die" and "hold" (after so
+    many bytes), "flip", "longer", "wrong range", "no ranges", "no length"."""
 
     def __init__(self, path, kind, times=1, after=0, header=None):
         self.path, self.kind, self.times, self.after, self.header = path, kind, times, after, header or {}
@@ -42,6 +43,7 @@ class Hub:
         self.moved = {}  # old name -> new name
         self.plain = {}  # files by their address alone: /files/NAME
         self.no_ranges = self.no_etag = False
+        self.released = threading.Event()  # what answers with the fault "hold" wait for, behind their bytes
         self.hub = self._serve(HubHandler)
         self.cdn = self._serve(CdnHandler)
         self.url = f"http://127.0.0.1:{self.hub.server_port}"
@@ -82,6 +84,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
+
+    def handle(self):
+        try:
+            super().handle()
+        except ConnectionError:
+            pass  # the client was killed, or has enough
 
     def do_HEAD(self):
         self.do_GET()
@@ -151,15 +159,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        if kind in ("die", "no length"):
-            data = data[:fault.after] if kind == "die" or fault.after else data
+        if kind in ("die", "hold") or (kind == "no length" and fault.after):
+            data = data[:fault.after]
         try:
             self.wfile.write(data)
             self.wfile.flush()
         except OSError:
             self.close_connection = True
-        if kind == "die":
+        if kind in ("die", "hold"):
             self.close_connection = True
+        if kind == "hold":
+            self.world.released.wait(60)
 
 
 class CdnHandler(Handler):

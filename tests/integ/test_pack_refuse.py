@@ -130,9 +130,7 @@ def test_other_things_than_checkpoints():
     pack = at("given-good.pack")
     good(good_one, pack, "--shadow", "none")
     for path, says in (
-            ("Qwen/Qwen3-30B-A3B", ["no checkpoint folder Qwen/Qwen3-30B-A3B here", "hf download Qwen/Qwen3-30B-A3B --local-dir Qwen3-30B-A3B"]),
-            ("https://huggingface.co/Qwen/Qwen3-30B-A3B/tree/main", ["hf download Qwen/Qwen3-30B-A3B --local-dir"]),
-            ("https://example.org/model", ["an address", "download"]),
+            ("Qwen/Qwen3-30B-A3B", ["no checkpoint folder Qwen/Qwen3-30B-A3B here", "od-pack hf://Qwen/Qwen3-30B-A3B"]),
             (folder("gguf-file", m__gguf=b"GGUF\3\0\0\0") + "/m.gguf", ["m.gguf"]),
             (folder("renamed", m__model=b"GGUF\3\0\0\0") + "/m.model", ["m.model"]),
             (folder("gguf-safetensors", model__safetensors=b"GGUF\3\0\0\0", config__json=config), ["model.safetensors", *gguf]),
@@ -191,7 +189,9 @@ def test_pointers():
 def test_other_things_than_packs():
     for path, says in (
             (folder("gguf-file", m__gguf=b"GGUF\3\0\0\0") + "/m.gguf", ["cut short in its header", "the file has 8"]),
-            ("Qwen/Qwen3-30B-A3B", ["no pack Qwen/Qwen3-30B-A3B", "hf download Qwen/Qwen3-30B-A3B", "od-pack"]),
+            ("Qwen/Qwen3-30B-A3B", ["no pack Qwen/Qwen3-30B-A3B", "od-pack hf://Qwen/Qwen3-30B-A3B", "--pack Qwen3-30B-A3B"]),
+            ("https://huggingface.co/Qwen/Qwen3-30B-A3B/tree/main", ["od-pack hf://Qwen/Qwen3-30B-A3B"]),
+            ("https://example.org/model", ["an address", "od-pack https://.../NAME.gguf"]),
             (at("given-good"), ["is a checkpoint, not a pack", "od-pack " + at("given-good")]),
             (at("given-good.pack", "model.json"), ["is a file of a pack", at("given-good.pack")]),
             (at("given-empty"), ["is no pack", "model.json", "od-pack CHECKPOINT PACK"]),
