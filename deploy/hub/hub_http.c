@@ -20,6 +20,7 @@
 #define CONNECT_SECONDS 20L
 #define SILENT_SECONDS 60L /* without a byte: the connection is given up */
 #define URL_MAX_BYTES 8192
+#define BUFFER_BYTES (512L << 10)
 
 struct odp_http {
 	struct odp_http_opts o;
@@ -246,6 +247,7 @@ static void set_options(struct odp_http *h)
 	curl_easy_setopt(h->easy, CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS);
 #endif
 	curl_easy_setopt(h->easy, CURLOPT_NOSIGNAL, 1L);
+	curl_easy_setopt(h->easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
 	curl_easy_setopt(h->easy, CURLOPT_FOLLOWLOCATION, 0L);
 	curl_easy_setopt(h->easy, CURLOPT_CONNECTTIMEOUT, CONNECT_SECONDS);
 	curl_easy_setopt(h->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);

@@ -46,15 +46,17 @@ int odp_repo_refused(const struct odp_repo *r, const struct odp_http_answer *a, 
 	if (is_code(a, "RevisionNotFound"))
 		return od_fail(err, OD_ERR_MISSING, "%s has no revision %s: expected a branch, a tag or a commit of it",
 			       r->address, r->name.revision);
-	if (is_code(a, "RepoNotFound") || (a->status == 404 && !is_code(a, "EntryNotFound")))
+	if (is_code(a, "RepoNotFound") || (a->status == 404 && !is_code(a, "EntryNotFound")) ||
+	    (a->status == 401 && !r->has_token))
 		return od_fail(err, OD_ERR_MISSING, "%s does not exist at %s%s; check its spelling there", r->address,
 			       r->endpoint,
 			       r->has_token ? ", or this token may not see it" : ", or is private (then set HF_TOKEN)");
 	if (a->status == 401)
-		return od_fail(err, OD_ERR_IO, "%s: %s refuses %s (status 401)%s%s", r->address, r->endpoint,
-			       r->has_token ? "this token (HF_TOKEN, or the token file): make another one" :
-					      "to answer without a token: set HF_TOKEN",
-			       a->message[0] != '\0' ? ": " : "", a->message);
+		return od_fail(
+			err, OD_ERR_IO,
+			"%s: %s refuses this token (HF_TOKEN, or the token file; status 401)%s%s: make another one, or "
+			"none for a public model",
+			r->address, r->endpoint, a->message[0] != '\0' ? ": " : "", a->message);
 	if (a->status == 403)
 		return od_fail(err, OD_ERR_IO, "%s: %s forbids it (status 403)%s%s", r->address, r->endpoint,
 			       a->message[0] != '\0' ? ": " : "", a->message);

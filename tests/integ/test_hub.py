@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -382,6 +383,50 @@ def test_names_of_files_are_hostile():
         with Place({"org/Tiny": Repo({**good, bad: b"x"})}) as w:
             w.refused("hf://org/Tiny", says=["the path of a file is not safe to write"])
             assert names() == [], names()
+
+
+@test
+def test_a_certificate_that_nobody_trusts():
+    key, cert = os.path.join(TMP, "key.pem"), os.path.join(TMP, "cert.pem")
+    make_one = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost"]
+    if shutil.which("openssl") is None:
+        raise Skip("there is no openssl to make a certificate with")
+    subprocess.run(make_one, check=True, capture_output=True)
+    with Place({"org/Tiny": Repo(files_below(checkpoint()))}) as w:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        w.hub.hub.socket = context.wrap_socket(w.hub.hub.socket, server_side=True, do_handshake_on_connect=False)
+        os.environ["HF_ENDPOINT"] = f"https://localhost:{w.hub.hub.server_port}"
+        w.refused("hf://org/Tiny", says=["its certificate is not trusted"])
+        assert w.hub.asked("hub") == [] and names() == []
+
+
+@test
+def test_a_repository_that_has_another_name_now():
+    with Place({"org/Tiny": Repo(files_below(checkpoint()))}) as w:
+        w.hub.moved["org/Old"] = "org/Tiny"
+        w.fetch("hf://org/Old")
+        assert [e["name"] for e in listed()] == ["Old"]
+
+
+@test
+def test_a_pack_that_was_not_verified_yet():
+    """od-pack was killed behind the pack's last byte: the next one verifies, and only then the checkpoint goes."""
+    with Place({"org/Tiny": Repo(files_below(checkpoint()))}) as w:
+        w.fetch("hf://org/Tiny")
+        part = os.path.join(MODELS, "Tiny.part")
+        shutil.copytree(checkpoint(), part)
+        experts = os.path.join(MODELS, "Tiny", "experts.bin")
+        whole = read(experts)
+        at = len(whole) // 2
+        with open(experts, "wb") as f:
+            f.write(whole[:at] + bytes(b ^ 255 for b in whole[at:at + 4096]) + whole[at + 4096:])
+        p = tool("od-pack", "hf://org/Tiny", ok=False)
+        assert "checksum" in p.stderr and os.path.isdir(part), p
+        with open(experts, "wb") as f:
+            f.write(whole)
+        w.fetch("hf://org/Tiny")
+        assert names() == [".Tiny.source", "Tiny"], names()
 
 
 # ---- the token ----
