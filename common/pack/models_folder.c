@@ -410,15 +410,12 @@ static int lock_all(const char *path, int *fd, size_t *n, struct od_err *err)
 	return rc;
 }
 
-/* First the name goes, so that a half-removed model is never found. */
+/* First the name goes, so that a half-removed model is never found. Neither step follows a symbolic link. */
 static int remove_path(const char *path, struct od_err *err)
 {
 	char aside[PATH_MAX];
 	const char *name = strrchr(path, '/') + 1;
-	struct stat st;
 
-	if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
-		return unlink(path) == 0 ? OD_OK : od_fail_errno(err, OD_ERR_IO, "cannot remove %s", path);
 	if (snprintf(aside, sizeof(aside), "%.*s" REMOVED "%s", (int)(name - path), path, name) >= (int)sizeof(aside))
 		return od_fail(err, OD_ERR_ARG, "the name is too long: %s", path);
 	if (od_remove_tree(aside, err) != OD_OK) /* a killed od-pack rm may have left one */
