@@ -191,7 +191,7 @@ static int parse_options(struct main_options *o, int argc, char **argv, struct o
 
 	return odm_engine_args_parse(
 		&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
-		"Usage: od-main [--pack DIR] [--workers hosts.txt | --local N | --resident] [--prompt TEXT]\n"
+		"Usage: od-main [--pack MODEL] [--workers hosts.txt | --local N | --resident] [--prompt TEXT]\n"
 		"       od-main COMMAND [OPTION]...   (od-main COMMAND --help)\n"
 		"Runs a mixture-of-experts model on a cluster or on this machine and prints the generated text.\n",
 		err);

@@ -107,7 +107,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 
 	return odm_engine_args_parse(
 		&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
-		"Usage: od-main serve [--pack DIR] [--workers hosts.txt | --local N | --resident] [--listen ADDR]\n"
+		"Usage: od-main serve [--pack MODEL] [--workers hosts.txt | --local N | --resident] [--listen ADDR]\n"
 		"Serves a mixture-of-experts model over HTTP: /v1/chat/completions, /v1/completions,\n"
 		"/v1/responses, /v1/messages (with /count_tokens), /v1/models, /tokenize, /detokenize,\n"
 		"Ollama's /api/chat, /api/generate, /api/tags, /api/show, /api/ps, /api/version,\n"

@@ -35,7 +35,7 @@
 static struct od_daemon_about about = {
 	.role = "shadow",
 	.port = OD_DEFAULT_SHADOW_PORT,
-	.usage = "Usage: od-shadow [--pack DIR] [--precision P] [--listen ADDR]\n"
+	.usage = "Usage: od-shadow [--pack MODEL] [--precision P] [--listen ADDR]\n"
 		 "       od-shadow join [--enable] WORDS [ADDRESS]   (od-shadow join --help)\n"
 		 "Runs a quantised copy of the model ahead of od-main and predicts the next experts.\n",
 };

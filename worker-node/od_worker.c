@@ -37,7 +37,7 @@
 static struct od_daemon_about about = {
 	.role = "worker",
 	.port = OD_DEFAULT_WORKER_PORT,
-	.usage = "Usage: od-worker [--pack DIR | --store ADDR --spool DIR] [--listen ADDR]\n"
+	.usage = "Usage: od-worker [--pack MODEL | --store ADDR --spool DIR] [--listen ADDR]\n"
 		 "       od-worker join [--enable] WORDS [ADDRESS]   (od-worker join --help)\n"
 		 "Loads and runs the experts that od-main asks for, within a fixed amount of memory.\n",
 };
