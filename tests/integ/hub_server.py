@@ -52,7 +52,7 @@ class Hub:
     def _serve(self, handler):
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type(handler.__name__, (handler,), {"world": self}))
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         return server
 
     def close(self):
