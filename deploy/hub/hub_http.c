@@ -185,8 +185,6 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
 		copy_value(h->a->code, sizeof(h->a->code), value, len);
 	else if (strcasecmp(text, "x-error-message") == 0)
 		copy_value(h->a->message, sizeof(h->a->message), value, len);
-	else if (strcasecmp(text, "accept-ranges") == 0)
-		h->a->ranges = strcasecmp(value, "bytes") == 0;
 	else if (strcasecmp(text, "content-range") == 0)
 		read_range(h->a, value);
 	else if (strcasecmp(text, "link") == 0)
@@ -211,7 +209,6 @@ static void read_info(struct odp_http *h)
 		h->a->has_length = true;
 		h->a->length = (uint64_t)length;
 	}
-	h->a->ranges = h->a->ranges || h->a->status == 206;
 }
 
 static int begin(struct odp_http *h)
@@ -281,9 +278,6 @@ static int ask(struct odp_http *h, CURLU *u, CURLcode *code, struct od_err *err)
 	curl_easy_setopt(h->easy, CURLOPT_CURLU, u);
 	curl_easy_setopt(h->easy, CURLOPT_HTTPHEADER, headers);
 	curl_easy_setopt(h->easy, CURLOPT_RANGE, range[0] != '\0' ? range : NULL);
-	curl_easy_setopt(h->easy, CURLOPT_NOBODY, h->r->head ? 1L : 0L);
-	if (!h->r->head)
-		curl_easy_setopt(h->easy, CURLOPT_HTTPGET, 1L);
 	*code = curl_easy_perform(h->easy);
 	curl_easy_setopt(h->easy, CURLOPT_HTTPHEADER, NULL);
 	curl_easy_setopt(h->easy, CURLOPT_CURLU, NULL);

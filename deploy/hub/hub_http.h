@@ -1,4 +1,4 @@
-/* hub_http.h - GET and HEAD by libcurl: redirects, the hub's token, and another try where that may help.
+/* hub_http.h - GET by libcurl: redirects, the hub's token, and another try where that may help.
  *
  * Redirects are followed by hand, so that the token goes to the endpoint's host only, never to that of a redirect.
  * Plain http:// is for an endpoint that is called so, and for loopback. The usual variables name proxies; certificates
@@ -27,7 +27,6 @@ struct odp_http_answer {
 	bool has_length, has_range;
 	uint64_t length; /* bytes of the body */
 	uint64_t range_begin, range_total; /* a 206 has them; a total of 0: not told */
-	bool ranges; /* Accept-Ranges: bytes, or a 206 */
 	char etag[201], modified[65];
 	char next[1025]; /* the Link to the next page; "": none */
 	char code[65], message[257]; /* X-Error-Code, X-Error-Message */
@@ -36,7 +35,6 @@ struct odp_http_answer {
 
 struct odp_http_request {
 	const char *url;
-	bool head;
 	uint64_t from; /* the first byte; take() moves it on, and another try begins there */
 	uint64_t n; /* number of bytes; 0: to the end */
 	/* A good answer has come: before its first byte, and before each try's. NULL: nothing to look at. */
