@@ -1,3 +1,5 @@
+include deploy/packages.mk
+
 # What od-pack is beyond the wiring; libcurl is od-pack's and od-chat's alone.
 libodp_SRCS := deploy/model_list.c $(addprefix deploy/hub/,git_sum.c gguf_begin.c hub_choose.c hub_fetch.c hub_file.c hub_http.c hub_listing.c hub_name.c \
 	hub_repo.c hub_token.c)
