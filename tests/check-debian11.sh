@@ -43,6 +43,7 @@ skips() {
 unset MAKEFLAGS MAKELEVEL MFLAGS
 SKIPS=$(skips)
 export SKIPS
+# shellcheck disable=SC2016 # the inner shell expands them
 exec unshare --mount --pid --fork sh -c '
 	mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t tmpfs none "$0/tmp" && exec chroot "$0" sh -c "
 		cd /od && make deps && make -s -j$(nproc) && make -s -j$(nproc) check-build CFLAGS=-Wno-maybe-uninitialized &&

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Rules of the house that a compiler does not know: layers, unique names, banned calls.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 2
 bad=0
 complain() { echo "check-source: $*" >&2; bad=1; }
 sources() { git ls-files --cached --others --exclude-standard -- "$@" | grep -E '\.(c|h|cu|cuh)$'; }
@@ -89,6 +89,14 @@ done < <(grep -vE '^(#|$)' tests/tiers.txt | cut -d' ' -f1)
 while read -r line; do
 	case $line in *SKIP*) echo "$line" ;; *) complain "$line" ;; esac
 done < <(tests/format.sh --check)
+
+# Shell scripts.
+if command -v shellcheck >/dev/null; then
+	while read -r line; do complain "$line"; done < <(
+		git grep -lE '^#!/bin/(ba)?sh' | xargs shellcheck -f gcc)
+else
+	echo "check-source: SKIP shell scripts: there is no shellcheck here"
+fi
 
 # What is written for CUDA has a twin for the emulated GPU.
 python3 tests/gpu/gpu_twins.py || bad=1

@@ -127,9 +127,9 @@ check-ci: CHECK_PARTS := --source --check --far --emulated
 check-all: CHECK_BUILD := check-clients check-prometheus fuzz check-cuda-one check-build
 check-all: CHECK_PARTS := --source --check --rest --fuzz --far --emulated
 
-# check-source needs clang-format, only the fuzzers need clang, and the units' test systemd.
+# check-source needs clang-format and shellcheck, only the fuzzers need clang, and the units' test systemd.
 check check-ci check-all:
-	@deploy/install-deps.sh clang-format-14 python3-venv $(if $(filter fuzz,$(CHECK_BUILD)),clang libclang-rt-dev systemd)
+	@deploy/install-deps.sh clang-format-14 shellcheck python3-venv $(if $(filter fuzz,$(CHECK_BUILD)),clang libclang-rt-dev systemd)
 	@$(MAKE) --no-print-directory -j$$(nproc) $(CHECK_BUILD)
 	@B=$(B) tests/run.sh $(CHECK_PARTS)
 

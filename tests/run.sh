@@ -18,7 +18,7 @@
 # ONLY may have lines: of the parts, only programs whose names contain one are run.
 # SKIPS may have lines "name reason": programs, or shards of them, that are not run, but counted and shown as skipped.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 2
 B=${B:-build}
 export B CMOCKA_MESSAGE_OUTPUT=TAP
 unset OD_TEST OD_TEST_RUNS OD_TEST_MARKS OD_SHARD # all tests, and all of each
@@ -169,8 +169,8 @@ in_shards() { # tier seconds[/shards] name command
 }
 
 start_tier() { # tier
-	local rank seconds shard name command
-	while read -r rank seconds shard name command; do
+	local seconds shard name command
+	while read -r _ seconds shard name command; do
 		# shellcheck disable=SC2086
 		start_within "$seconds" "$name" env OD_SHARD="$shard" $command
 	done < <(planned | awk -v tier="$1" -v first="${FIRST:-}" 'BEGIN { n = split(first, words) }

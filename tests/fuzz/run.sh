@@ -3,7 +3,7 @@
 # build-fuzz/corpus; with a limit of time it begins with that too, without one every run is the same.
 #   tests/fuzz/run.sh fuzz_wire|all -runs=2000 -seed=1
 set -u
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit 2
 out=build-fuzz
 bad=0
 fuzzers=$1

@@ -5,7 +5,7 @@
 #                    build/lib/libod_gpu_host.so is the emulated GPU
 # Without nvcc or a GPU it says so and succeeds.
 set -u
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit 2
 B=${B:-build}
 skip() { echo "gpu-check: SKIP: $*"; exit 0; }
 

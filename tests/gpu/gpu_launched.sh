@@ -7,7 +7,7 @@ missed=$(comm -23 <(echo "$all") <(sort -u "$2"))
 if [ -z "$all" ]; then
 	echo "not ok 1 - there are no kernels in $1"
 elif [ -n "$missed" ]; then
-	echo "not ok 1 - all $(wc -l <<<"$all") kernels are launched by tests; these are not:" $missed
+	echo "not ok 1 - all $(wc -l <<<"$all") kernels are launched by tests; these are not: ${missed//$'\n'/ }"
 else
 	echo "ok 1 - all $(wc -l <<<"$all") kernels are launched by tests"
 fi

@@ -22,7 +22,7 @@ if [ $# -eq 1 ]; then
 	missed=$(comm -23 <(grep '^gpu_' "$names" | sort -u) <(sort -u "$names.sample"))
 	chosen=${runs//0/}
 	if [ -n "$missed" ] || [ "$chosen" = "$runs" ]; then
-		echo "not ok - ${#chosen} of ${#runs} runs launch all kernels that the test has; these are missing:" $missed
+		echo "not ok - ${#chosen} of ${#runs} runs launch all kernels that the test has; these are missing: ${missed//$'\n'/ }"
 		exit 1
 	fi
 	echo "ok - ${#chosen} of ${#runs} runs launch all kernels that the test has"
