@@ -1,3 +1,10 @@
+# Man pages and completions for bash, from the programs' --help. HELP_BIN: programs that run here, of the same source (cross builds).
+HELP_BIN ?= $(B)/bin
+.PHONY: pages
+pages: programs
+	@rm -rf $(B)/pages
+	@python3 deploy/help_pages.py $(HELP_BIN) $(B)/pages
+
 # Debian 12 packages, in build/deb: make deb, make deb DEB_ARCHS="amd64 arm64". CUDA=0: without od-moe-cuda.
 .PHONY: deb
 deb: deps

@@ -39,12 +39,16 @@ SYSCONFDIR ?= /etc
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 LIBDIR := $(DESTDIR)$(PREFIX)/lib
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/od-moe
+MANDIR := $(DESTDIR)$(PREFIX)/share/man/man1
+COMPLETIONDIR := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 CONFDIR := $(DESTDIR)$(SYSCONFDIR)/od-moe
 SERVICES := od-main od-worker od-shadow
-install: programs
-	install -d $(BINDIR) $(DOCDIR)/docs/plots $(LIBDIR)/systemd/system $(LIBDIR)/sysusers.d $(LIBDIR)/od-moe $(CONFDIR)
+install: pages
+	install -d $(BINDIR) $(MANDIR) $(COMPLETIONDIR) $(DOCDIR)/docs/plots $(LIBDIR)/systemd/system $(LIBDIR)/sysusers.d $(LIBDIR)/od-moe $(CONFDIR)
 	install -m 755 $(PROGRAMS:%=$(B)/bin/%) $(BINDIR)
 	$(if $(PLUGINS),install -m 644 $(PLUGINS) $(LIBDIR)/od-moe)
+	install -m 644 $(B)/pages/man1/* $(MANDIR)
+	install -m 644 $(B)/pages/completions/* $(COMPLETIONDIR)
 	install -m 644 README.md LICENSE $(DOCDIR)
 	install -m 644 $(wildcard docs/*.md) $(DOCDIR)/docs
 	install -m 644 $(wildcard docs/plots/*.svg) $(DOCDIR)/docs/plots
@@ -60,5 +64,5 @@ install: programs
 	@echo 'For the services: systemd-sysusers && systemctl daemon-reload (README, "As services")'
 
 uninstall:
-	rm -f $(PROGRAMS:%=$(BINDIR)/%) $(SERVICES:%=$(LIBDIR)/systemd/system/%.service) $(LIBDIR)/sysusers.d/od-moe.conf
+	rm -f $(PROGRAMS:%=$(BINDIR)/%) $(PROGRAMS:%=$(MANDIR)/%.1) $(PROGRAMS:%=$(MANDIR)/%-*.1) $(PROGRAMS:%=$(COMPLETIONDIR)/%) $(SERVICES:%=$(LIBDIR)/systemd/system/%.service) $(LIBDIR)/sysusers.d/od-moe.conf
 	rm -rf $(DOCDIR) $(LIBDIR)/od-moe

@@ -237,8 +237,25 @@ static void help_text(FILE *f, const char *text)
 	fputc('\n', f);
 }
 
+/* A row is a tab, then name, metavar, choices (divided by blanks) and help, divided by tabs. A title has no name. */
+static void help_rows(FILE *f, const struct od_arg *table, size_t n_table)
+{
+	for (size_t i = 0; i < n_table; i++) {
+		const struct od_arg *a = &table[i];
+
+		fprintf(f, "\t%s\t%s\t", a->name != NULL ? a->name : "", a->metavar != NULL ? a->metavar : "");
+		for (int k = 0; a->kind == OD_ARG_CHOICE && a->choices[k] != NULL; k++)
+			fprintf(f, "%s%s", k > 0 ? " " : "", a->choices[k]);
+		fprintf(f, "\t%s\n", a->help);
+	}
+}
+
 void od_args_help(FILE *f, const struct od_arg *table, size_t n_table)
 {
+	if (getenv("OD_HELP_ROWS") != NULL) {
+		help_rows(f, table, n_table);
+		return;
+	}
 	for (size_t i = 0; i < n_table; i++) {
 		const struct od_arg *a = &table[i];
 		char left[160];

@@ -45,7 +45,8 @@ OD_MUST_CHECK int od_args_parse(const struct od_arg *table, size_t n_table, int 
 				const char **positional, size_t max_positional, size_t *n_positional,
 				struct od_err *err);
 
-/* Prints one entry per option, wrapped at 100 columns. */
+/* Prints one entry per option, wrapped at 100 columns. With $OD_HELP_ROWS it prints rows of fields, of which
+ * deploy/help_pages.py makes man pages and completions. */
 void od_args_help(FILE *f, const struct od_arg *table, size_t n_table);
 
 /* Parses "900MiB", "1.5G" (2^30), "500MB" (10^6) or plain bytes, in any case, below 2^63. A fraction of a byte is cut

@@ -401,6 +401,32 @@ static void help_text_is_wrapped(void **state)
 	free(text);
 }
 
+/* deploy/help_pages.py reads these. */
+static void help_as_rows(void **state)
+{
+	static const char *const choices[] = { "red", "blue", NULL };
+	const struct od_arg table[] = {
+		{ .kind = OD_ARG_TITLE, .help = "Part" },
+		{ "file", OD_ARG_STRING, NULL, "FILE", "a file", 0, 0, NULL },
+		{ "colour", OD_ARG_CHOICE, NULL, "NAME", "one of two", 0, 0, choices },
+		{ "flag", OD_ARG_FLAG, NULL, NULL, "two words", 0, 0, NULL },
+	};
+	char *text;
+	size_t len;
+	FILE *f = open_memstream(&text, &len);
+
+	(void)state;
+	setenv("OD_HELP_ROWS", "1", 1);
+	od_args_help(f, table, sizeof(table) / sizeof(table[0]));
+	unsetenv("OD_HELP_ROWS");
+	fclose(f);
+	assert_string_equal(text, "\t\t\t\tPart\n"
+				  "\tfile\tFILE\t\ta file\n"
+				  "\tcolour\tNAME\tred blue\tone of two\n"
+				  "\tflag\t\t\ttwo words\n");
+	free(text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -415,6 +441,7 @@ int main(void)
 		cmocka_unit_test(no_reason_wanted),
 		cmocka_unit_test(a_list_is_bounded),
 		cmocka_unit_test(help_text_is_wrapped),
+		cmocka_unit_test(help_as_rows),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
