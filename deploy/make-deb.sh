@@ -33,6 +33,7 @@ copy_source() { # into a folder
 
 		 -- $(sed -n 's/^Maintainer: //p' deploy/debian/control)  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
 	END
+	find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 
 # Says why there is no plugin for an architecture, or nothing.
@@ -59,6 +60,12 @@ build() { # architecture
 	mkdir -p "$work/od-moe-$version"
 	copy_source "$work/od-moe-$version"
 	if [ "$arch" != "$here" ]; then
+		if [ "$arch" != arm64 ]; then
+			echo "make-deb: $arch: only arm64 is built on another architecture" >&2
+			exit 2
+		fi
+		deploy/sysroot-arm64.sh
+		export OD_SYSROOT=$PWD/build-arm64/sysroot
 		options=(-a "$arch" -d) # its libraries are no packages of this machine
 	fi
 	echo "make-deb: $arch: od-moe $version; log in ${work#"$PWD/"}/log"

@@ -3,53 +3,15 @@
 #   tests/check-arm64.sh [FILTER]    only tests whose path contains FILTER
 # All of it lies in build-arm64/: sysroot/ has Debian's arm64 libraries, fetched once (no root, no change to the system);
 # bin/ and tests/ what was built; qemu/bin/ the same programs, each behind a script that emulates it.
-#   OD_DEBIAN_MIRROR   where the libraries come from (default: http://deb.debian.org/debian)
+#   OD_DEBIAN_MIRROR   where the libraries come from (deploy/sysroot-arm64.sh)
 #   OD_ARM64_SLOW=1    also runs what is skipped only because an emulator takes long; wants an idle machine, because
 #                      daemons that are not heard for 1.5 s count as lost here, too
 set -eu
 cd "$(dirname "$0")/.."
 out=$PWD/build-arm64
 sysroot=$out/sysroot
-mirror=${OD_DEBIAN_MIRROR:-http://deb.debian.org/debian}
-suite=bookworm
 cross=aarch64-linux-gnu
 libs=$sysroot/usr/lib/$cross:$sysroot/lib/$cross
-packages=$(deploy/install-deps.sh --libraries)
-
-# apt with a state of its own, for another architecture.
-apt_arm64() {
-	local dir=$1
-	shift
-	apt-get -q -y -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User="$(id -un)" \
-		-o Dir::State="$dir/state" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir/cache" \
-		-o Dir::Etc::SourceList="$dir/sources.list" -o Dir::Etc::SourceParts=- -o Acquire::Languages=none "$@"
-}
-
-# The libraries and what they need. C and C++ libraries are the cross compiler's own: these would not match its headers.
-fill_sysroot() {
-	local apt=$out/apt new=$out/sysroot.new
-	if [ "$(cat "$sysroot/filled" 2>/dev/null)" = "$suite $packages" ]; then
-		return
-	fi
-	echo "check-arm64: fetching into ${sysroot#"$PWD/"}, once, 48 MB from $mirror: arm64 packages of $packages"
-	rm -rf "$apt" "$new"
-	mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial" "$new"
-	: >"$apt/status"
-	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$apt/sources.list"
-	# shellcheck disable=SC2086
-	{ apt_arm64 "$apt" -o APT::Update::Error-Mode=any update &&
-		apt_arm64 "$apt" install --download-only --no-install-recommends $packages; } >"$apt/log" 2>&1 ||
-		{ cat "$apt/log" >&2; echo "check-arm64: cannot fetch from $mirror; OD_DEBIAN_MIRROR names another" >&2; exit 1; }
-	for deb in "$apt"/cache/archives/*.deb; do
-		case ${deb##*/} in
-		libc6* | libc-dev* | linux-libc-dev* | gcc-* | libgcc-s1* | libstdc++*) ;;
-		*) dpkg-deb -x "$deb" "$new" ;;
-		esac
-	done
-	echo "$suite $packages" >"$new/filled"
-	rm -rf "$sysroot" "$apt"
-	mv "$new" "$sysroot"
-}
 
 build() {
 	PKG_CONFIG_LIBDIR=$sysroot/usr/lib/$cross/pkgconfig:$sysroot/usr/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$sysroot \
@@ -105,8 +67,8 @@ skips() {
 
 # make's own words are for its children, not for the build here.
 unset MAKEFLAGS MAKELEVEL MFLAGS
-deploy/install-deps.sh gcc-$cross libc6-dev-arm64-cross libstdc++6-arm64-cross qemu-user debian-archive-keyring
-fill_sysroot
+deploy/install-deps.sh qemu-user
+deploy/sysroot-arm64.sh
 build
 make_scripts
 SKIPS=$(skips) B=build-arm64/qemu MACHINE=aarch64 tests/run.sh "$@"

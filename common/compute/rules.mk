@@ -86,6 +86,6 @@ $(CUDA_DIR)/%.o: %.cu $(CUDA_DIR)/flags
 $(B)/lib/libod_cuda.so $(CUDA_DIR)/libod_cuda.so: $(PLUGIN_OBJS) $(CUDA_OBJS)
 	@mkdir -p $(@D)
 	@echo "LD      $@"
-	@$(NVCC) -shared -cudart static -o $@ $^
+	@$(NVCC) -shared -cudart static $(patsubst -Wl$(comma)%,-Xlinker %,$(filter -Wl$(comma)%,$(LDFLAGS))) -o $@ $^
 
 -include $(CUDA_OBJS:.o=.d)
