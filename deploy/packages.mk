@@ -9,3 +9,8 @@ pages: programs
 .PHONY: deb
 deb: deps
 	@CUDA=$(filter 0,$(CUDA)) deploy/make-deb.sh $(DEB_ARCHS)
+
+# A container image of the packages, on a Debian 12 of our own. IMAGE_ARGS: for podman build.
+.PHONY: image
+image: deb
+	@IMAGE_ARGS="$(IMAGE_ARGS)" deploy/make-image.sh
