@@ -10,7 +10,7 @@ out=${OD_DEB_OUT:-$PWD/build/deb}
 here=$(dpkg --print-architecture)
 version=$(sed -nE 's/^#define OD_VERSION "(.*)"$/\1/p' common/base/version.h)
 if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
-	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null) || {
+	SOURCE_DATE_EPOCH=$([ -e .git ] && git log -1 --format=%ct) || {
 		echo "make-deb: no git history here: set SOURCE_DATE_EPOCH to the release's date, in seconds since 1970" >&2
 		exit 2
 	}
@@ -20,10 +20,10 @@ export SOURCE_DATE_EPOCH
 unset MAKEFLAGS MAKELEVEL MFLAGS DESTDIR
 
 copy_source() { # into a folder
-	if git rev-parse --git-dir >/dev/null 2>&1; then
+	if [ -e .git ]; then
 		git ls-files -z --cached --others --exclude-standard -- ':!tests/golden' ':!deploy/models'
 	else
-		find . -path './build*' -prune -o -type f -print0
+		find . -path './build*' -prune -o -path ./tests/golden -prune -o -path ./deploy/models -prune -o -type f -print0
 	fi | tar -c --null --no-recursion --ignore-failed-read -T - | tar -x -C "$1"
 	cp -a deploy/debian "$1/debian"
 	cat >"$1/debian/changelog" <<-END

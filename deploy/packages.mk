@@ -14,3 +14,9 @@ deb: deps
 .PHONY: image
 image: deb
 	@IMAGE_ARGS="$(IMAGE_ARGS)" deploy/make-image.sh
+
+# The packages: built twice, installed in a Debian of their own, upgraded, purged. As root; many minutes. DEB_ARCHS="amd64": this alone.
+.PHONY: check-deb
+check-deb: deps
+	@deploy/install-deps.sh debhelper dpkg-dev fakeroot lintian debootstrap
+	@CUDA=$(filter 0,$(CUDA)) tests/deb/check_deb.py
