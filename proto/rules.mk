@@ -12,4 +12,4 @@ $(PROTO_HDRS): %.h: %.c ;
 
 $(PROTO_OBJS): $(B)/obj/gen/%.o: $(B)/gen/%.c
 	@mkdir -p $(@D)
-	@$(CC) $(CFLAGS_OD) -w $(PKG_CFLAGS) -c $< -o $@
+	@$(CC) $(CFLAGS_OD) -w $(PKG_CFLAGS) $(CFLAGS) -c $< -o $@

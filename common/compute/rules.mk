@@ -63,7 +63,10 @@ CUDA_PTX = $(filter 75,$(CUDA_ARCHS)) $(if $(CUDA_AMPERE),80) $(if $(CUDA_NEWER)
 CUDA_CODE = $(if $(filter 75,$(CUDA_ARCHS)),-gencode arch=compute_75$(comma)code=sm_75) \
 	$(if $(CUDA_AMPERE),-gencode arch=compute_80$(comma)code=[$(subst $(space),$(comma),$(strip $(if $(CUDA_NEWER),,compute_80) $(CUDA_AMPERE:%=sm_%)))]) \
 	$(if $(CUDA_NEWER),-gencode arch=compute_90$(comma)code=[$(subst $(space),$(comma),compute_90 $(CUDA_NEWER:%=sm_%))])
-NVCC_FLAGS = -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -lineinfo -I. -Xcompiler -fPIC,-fvisibility=hidden
+# Sanitizers name the line of an instruction. Packages leave that out: it holds the path of the source. -objtemp: the names of temporary
+# files, which objects keep, are the same each time.
+CUDA_LINES ?= -lineinfo
+NVCC_FLAGS = -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false $(CUDA_LINES) -objtemp -I. -Xcompiler -fPIC,-fvisibility=hidden
 PLUGINS :=
 ifneq ($(filter 1,$(CUDA))$(if $(and $(filter auto,$(CUDA)),$(NVCC),$(CUDA_HERE)),yes),)
 PLUGINS += $(B)/lib/libod_cuda.so

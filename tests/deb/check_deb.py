@@ -109,6 +109,8 @@ def new_root():
             f.write(f'#!/bin/sh\necho "{name} $*" >>/asked\n')
         os.chmod(f"{ROOT}/usr/local/bin/{name}", 0o755)
     os.makedirs(f"{ROOT}/run/systemd/system")
+    with open(f"{ROOT}/etc/apt/apt.conf.d/path", "w") as f: # apt's own leaves out /usr/local
+        f.write('DPkg::Path "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";\n')
     chroot("apt-get", "update", "-q")
 
 
@@ -310,7 +312,7 @@ def test_an_upgrade_keeps_options_and_restarts_what_runs():
     assert "2GB" in read("etc/od-moe/od-worker.conf")
     assert read("etc/od-moe/node.key") == "mine\n"
     said = asked()
-    assert "deb-systemd-invoke try-restart od-main.service od-shadow.service od-worker.service" in said, said
+    assert "deb-systemd-invoke try-restart od-main.service od-shadow.service od-worker.service" in said, f"asked: {said}"
     assert "stop" not in said and " start" not in said, said
 
 
@@ -331,7 +333,8 @@ def test_a_purge_leaves_models_and_nothing_else():
             f.write("x")
     asked()
     chroot("apt-get", "remove", "-q", "-y", "od-moe")
-    assert "deb-systemd-invoke stop od-main.service od-shadow.service od-worker.service" in asked()
+    said = asked()
+    assert "deb-systemd-invoke stop od-main.service od-shadow.service od-worker.service" in said, f"asked: {said}"
     assert os.path.exists(f"{ROOT}/etc/od-moe/node.key") and os.path.exists(f"{ROOT}/etc/od-moe/od-main.conf")
     said = chroot("apt-get", "purge", "-q", "-y", "od-moe")
     assert "models in /var/lib/od-moe are kept" in said, said
