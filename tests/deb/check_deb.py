@@ -50,21 +50,28 @@ def run(*argv, ok=True, **kw):
 
 def build(source, out, **env):
     """CUDA's code of one architecture is enough to compare bytes; all take minutes."""
-    run(f"{source}/deploy/make-deb.sh", *ARCHS, env={"CUDA_ARCHS": "90", **os.environ, "OD_DEB_OUT": out, **env})
+    run(f"{source}/deploy/make-deb.sh", *ARCHS, env={"CUDA_ARCHS": "90", "SOURCE_DATE_EPOCH": run("git", "log", "-1", "--format=%ct").strip(),
+                                                     **os.environ, "OD_DEB_OUT": out, **env})
     return out
+
+
+def copy_of_the_source(folder):
+    """All copies are of one, made first, so that edits meanwhile are in none."""
+    first = f"{WORK}/source"
+    if not os.path.exists(first):
+        os.makedirs(first)
+        names = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        run("sh", "-c", f"tar -c --null --ignore-failed-read -T - | tar -x -C {first}", input=names)
+    if folder != first:
+        shutil.copytree(first, folder, symlinks=True)
+    return folder
 
 
 def built():
     out = f"{WORK}/first"
     if not os.path.exists(out):
-        build(os.getcwd(), out)
+        build(copy_of_the_source(f"{WORK}/source"), out)
     return out
-
-
-def copy_of_the_source(folder):
-    os.makedirs(folder)
-    names = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    run("sh", "-c", f"tar -c --null --ignore-failed-read -T - 2>/dev/null | tar -x -C {folder}", input=names)
 
 
 def built_next():
@@ -80,8 +87,7 @@ def built_next():
             assert n, path
             with open(f"{source}/{path}", "w") as f:
                 f.write(text)
-        run(f"{source}/deploy/make-deb.sh", env={**os.environ, "CUDA": "0", "OD_DEB_OUT": out,
-                                                 "SOURCE_DATE_EPOCH": run("git", "log", "-1", "--format=%ct").strip()})
+        run(f"{source}/deploy/make-deb.sh", env={**os.environ, "CUDA": "0", "OD_DEB_OUT": out, "SOURCE_DATE_EPOCH": "2000000000"})
     return out
 
 
@@ -212,10 +218,9 @@ def test_lintian_is_content():
 def test_two_builds_are_the_same_bytes():
     """Elsewhere, without ccache, with another locale, time zone, umask and number of jobs."""
     source = f"{WORK}/a/longer/path/source"
-    shutil.rmtree(f"{WORK}/a", ignore_errors=True)
     copy_of_the_source(source)
     env = {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8", "TZ": "Asia/Tokyo", "DEB_BUILD_OPTIONS": "parallel=3", "CCACHE_DISABLE": "1",
-           "HOME": "/nonexistent", "SOURCE_DATE_EPOCH": run("git", "log", "-1", "--format=%ct").strip()}
+           "HOME": "/nonexistent"}
     old = os.umask(0o027)
     try:
         again = build(source, f"{WORK}/again", **env)
@@ -367,7 +372,7 @@ def text_of(main, worker_folder, tmp):
 
 @test
 def test_versions_work_together_while_a_cluster_is_upgraded():
-    """A new main with workers of the version before, and the reverse. Another protocol is refused by name: tests/unit/test_daemon.c."""
+    """A new main with workers of the version before, and the reverse."""
     for name, folder in (("old", built()), ("new", built_next())):
         shutil.rmtree(f"{WORK}/{name}", ignore_errors=True)
         run("dpkg-deb", "-x", packages(folder)["od-moe"], f"{WORK}/{name}")
@@ -379,6 +384,45 @@ def test_versions_work_together_while_a_cluster_is_upgraded():
         assert p.returncode == 0, (main, worker, p.stderr)
         texts.append(p.stdout)
     assert texts[0] == texts[1] == texts[2] and len(texts[0]) > 20, texts
+
+
+@test
+def test_another_protocol_is_refused_by_name():
+    source = f"{WORK}/protocol-source"
+    copy_of_the_source(source)
+    with open(f"{source}/common/net/wire.h") as f:
+        text = f.read()
+    number = int(re.search(r"OD_PROTOCOL_VERSION (\d+)", text).group(1))
+    with open(f"{source}/common/net/wire.h", "w") as f:
+        f.write(text.replace(f"OD_PROTOCOL_VERSION {number}", f"OD_PROTOCOL_VERSION {number + 1}"))
+    run("make", "-s", "CUDA=0", "B=usr", "usr/bin/od-worker", cwd=source)
+    p = text_of(f"{WORK}/old", source, WORK)
+    assert p.returncode == 1 and f"protocol version: expected {number + 1}, found {number}" in p.stderr, p.stderr
+
+
+@test
+def test_an_image_writes_the_same_text():
+    """Built and run without namespaces of its own, which a container may not make."""
+    if shutil.which("buildah") is None:
+        raise Skip("there is no buildah here")
+    if os.geteuid() != 0:
+        raise Skip("debootstrap needs root")
+    with open(f"{WORK}/storage.conf", "w") as f:
+        f.write(f'[storage]\ndriver = "vfs"\ngraphroot = "{WORK}/images"\nrunroot = "{WORK}/run"\n')
+    env = {**os.environ, "CONTAINERS_STORAGE_CONF": f"{WORK}/storage.conf", "OD_DEB_OUT": built(), "IMAGE_ARGS": "--isolation chroot"}
+    env.pop("STORAGE_DRIVER", None)
+    run("deploy/make-image.sh", env=env)
+    version = run("dpkg-deb", "-f", packages(built())["od-moe"], "Version").strip()
+    try:
+        container = run("buildah", "from", f"od-moe:{version}", env=env).split()[-1]
+        argv = ["--resident", "--prompt", "The king", "--max-tokens", "12", "--quiet"]
+        assert run("buildah", "run", "--isolation", "chroot", container, "--", "od-main", "--version", env=env) == f"od-main {version}\n"
+        text = run("buildah", "run", "--isolation", "chroot", "-v", f"{WORK}/pack:/var/lib/od-moe/pack:ro", container, "--", "od-main", *argv,
+                   env=env)
+        assert text == run(f"{WORK}/old/usr/bin/od-main", "--pack", f"{WORK}/pack", *argv), text
+    finally:
+        run("buildah", "rm", "--all", env=env, ok=False) # in a storage of this test
+        run("buildah", "rmi", "--all", "--force", env=env, ok=False)
 
 
 if __name__ == "__main__":
