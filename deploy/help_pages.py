@@ -3,7 +3,7 @@
 
     help_pages.py BIN OUT     BIN: a folder of programs; OUT/man1 and OUT/completions are written
 
-Commands that --help lists under "Commands" have pages of their own. $SOURCE_DATE_EPOCH is the date of the pages."""
+Commands that --help lists under "Commands", or names in its usage as "(od-worker join --help)", have pages of their own. $SOURCE_DATE_EPOCH is the date of the pages."""
 import os
 import re
 import subprocess
@@ -47,6 +47,13 @@ class Help:
         self.n_usage = next((i for i, line in enumerate(text) if not re.match(r"Usage: |       |" + self.program, line)), len(text))
         self.usage = [line.removeprefix("Usage: ").removeprefix("       ") for line in text[:self.n_usage]]
         self.description = text[self.n_usage:]
+        for word in re.findall(rf"\({self.name} ([a-z]+) --help\)", "\n".join(self.usage)):
+            self.commands.setdefault(word, "")
+
+    def summary(self):
+        """The first sentence of the description, for a command that no list explains."""
+        text = " ".join(line for line in self.description if line)
+        return text[:1].lower() + text[1:].split(". ")[0].rstrip(".")
 
     def words(self):
         """Commands, also those that only the usage names."""
@@ -117,10 +124,12 @@ def value_cases(h, indent):
             continue
         if o.choices:
             what = f"mapfile -t COMPREPLY < <(compgen -W '{' '.join(o.choices)}' -- \"$cur\")"
+        elif o.name == "pack":
+            what = "_od_models"
         elif "FILE" in o.metavar:
             what = "_filedir"
         elif "DIR" in o.metavar:
-            what = "_filedir" if o.name == "pack" else "_filedir -d" # a GGUF file is a pack, too
+            what = "_filedir -d"
         else:
             what = ":"
         kinds.setdefault(what, []).append("--" + o.name)
@@ -130,10 +139,24 @@ def value_cases(h, indent):
 
 
 def offers(h, first_words, indent):
-    words = f"[ \"$cword\" -eq 1 ] && mapfile -t COMPREPLY < <(compgen -W '{' '.join(first_words)}' -- \"$cur\")"
+    positional = "_od_models" if h.program == "od-pack" else "_filedir"
+    if first_words: # od-pack also takes a folder as its first word
+        positional = f"[ \"$cword\" -gt 1 ] || mapfile -t COMPREPLY < <(compgen -W '{' '.join(first_words)}' -- \"$cur\")" + (
+            "; _od_models" if h.program == "od-pack" else "")
     lines = ["case $cur in", f"-*) mapfile -t COMPREPLY < <(compgen -W '{option_words(h)}' -- \"$cur\") ;;",
-             f"*) {words + ' || _filedir' if first_words else '_filedir'} ;;", "esac"]
+             f"*) {positional} ;;", "esac"]
     return [indent + line for line in lines]
+
+
+# Files and folders, and the names of models in the folders where programs look for them.
+MODELS = """_od_models()
+{
+	local folder
+	_filedir
+	for folder in "${OD_MODELS-}" /var/lib/od-moe/models "${XDG_DATA_HOME:-$HOME/.local/share}/od-moe/models"; do
+		[ ! -d "$folder" ] || mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(cd "$folder" && compgen -f -- "$cur")
+	done
+} &&"""
 
 
 def completion(h, commands):
@@ -146,6 +169,8 @@ def completion(h, commands):
             out += [f"\t\t{c.name.split()[-1]})", *value_cases(c, "\t\t\t"), *offers(c, [], "\t\t\t"), "\t\t\treturn", "\t\t\t;;"]
         out += ["\t\tesac", "\tfi"]
     out += [*value_cases(h, "\t"), *offers(h, h.words(), "\t"), "} &&", f"\tcomplete -F {function} {h.name}"]
+    if any("_od_models" in line for line in out):
+        out.insert(1, MODELS)
     return "\n".join(out) + "\n"
 
 
@@ -163,6 +188,9 @@ def main(bin_dir, out_dir):
         version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
         h = Help(path, [])
         commands = [Help(path, [word]) for word in sorted(h.commands)]
+        for c in commands:
+            word = c.name.split()[-1]
+            h.commands[word] = h.commands[word] or c.summary()
         for page, what in [(h, summary)] + [(c, h.commands[c.name.split()[-1]]) for c in commands]:
             write(f"{out_dir}/man1/{page.name.replace(' ', '-')}.1", man_page(page, what, version, date))
         write(f"{out_dir}/completions/{program}", completion(h, commands))

@@ -20,6 +20,7 @@ ARCHS = os.environ.get("DEB_ARCHS", "amd64 arm64" if HERE == "amd64" else HERE).
 WORK = os.path.abspath("build/deb-check")
 ROOT = f"{WORK}/root"
 NEXT = "0.999.0"
+EPOCH = subprocess.run(["git", "log", "-1", "--format=%ct"], capture_output=True, text=True, check=True).stdout.strip()
 UNITS = ["od-main", "od-shadow", "od-worker"]
 COMMANDS = ["od-main-keygen", "od-main-serve", "od-main-template", "od-bench-gemv"]
 FILES = {
@@ -50,8 +51,7 @@ def run(*argv, ok=True, **kw):
 
 def build(source, out, **env):
     """CUDA's code of one architecture is enough to compare bytes; all take minutes."""
-    run(f"{source}/deploy/make-deb.sh", *ARCHS, env={"CUDA_ARCHS": "90", "SOURCE_DATE_EPOCH": run("git", "log", "-1", "--format=%ct").strip(),
-                                                     **os.environ, "OD_DEB_OUT": out, **env})
+    run(f"{source}/deploy/make-deb.sh", *ARCHS, env={"CUDA_ARCHS": "90", "SOURCE_DATE_EPOCH": EPOCH, **os.environ, "OD_DEB_OUT": out, **env})
     return out
 
 
@@ -296,6 +296,10 @@ def test_bash_completes_commands_options_and_values():
     assert complete("od-pack", "ver") == ["verify"]
     assert complete("od-pack", "verify", "/od-test-mo") == ["/od-test-models"]
     assert complete("od-bench", "gem") == ["gemv"]
+    os.makedirs(f"{ROOT}/var/lib/od-moe/models/talebook")
+    for words in (("od-worker", "--pack"), ("od-main", "serve", "--pack"), ("od-pack", "verify")):
+        assert complete(*words, "tale") == ["talebook"], words
+    os.rmdir(f"{ROOT}/var/lib/od-moe/models/talebook")
     for path in glob.glob(f"{ROOT}/usr/share/bash-completion/completions/od-*"):
         if shutil.which("shellcheck"):
             run("shellcheck", "-s", "bash", path)
