@@ -153,6 +153,7 @@ MODELS = """_od_models()
 {
 	local folder
 	_filedir
+	case $cur in */*) return ;; esac
 	for folder in "${OD_MODELS-}" /var/lib/od-moe/models "${XDG_DATA_HOME:-$HOME/.local/share}/od-moe/models"; do
 		[ ! -d "$folder" ] || mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(cd "$folder" && compgen -f -- "$cur")
 	done
