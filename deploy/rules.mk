@@ -49,7 +49,7 @@ install: pages
 	$(if $(PLUGINS),install -m 644 $(PLUGINS) $(LIBDIR)/od-moe)
 	install -m 644 $(B)/pages/man1/* $(MANDIR)
 	install -m 644 $(B)/pages/completions/* $(COMPLETIONDIR)
-	install -m 644 README.md LICENSE $(DOCDIR)
+	install -m 644 README.md SECURITY.md CHANGELOG.md LICENSE $(DOCDIR)
 	install -m 644 $(wildcard docs/*.md) $(DOCDIR)/docs
 	install -m 644 $(wildcard docs/plots/*.svg) $(DOCDIR)/docs/plots
 	install -m 755 deploy/systemd/restart-delay $(LIBDIR)/od-moe
