@@ -1,6 +1,6 @@
-"""A systemd that boots in namespaces of its own (processes, mounts, network, cgroups), with /etc, /var/lib, /run and /tmp of its
-own, and what `make install` put into a folder as its /usr/local. Needs root. Nothing outside is changed, except for a cgroup that
-is removed at the end."""
+"""A systemd that boots in namespaces of its own (processes, mounts, network, cgroups). Needs root. Nothing outside is changed, except
+for a cgroup that is removed at the end. Systemd is what they have in common, Booted has the programs of this machine, and
+tests/stranger/machine.py has a root file system of its own."""
 import atexit
 import glob
 import os
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 
+# /etc, /var/lib, /run and /tmp of its own, and what `make install` put into a folder as its /usr/local.
 BOOT = r"""
 set -e
 mount --make-rprivate /
@@ -40,30 +41,36 @@ class Unavailable(Exception):
     pass
 
 
-def own_cgroup():
+def own_cgroup(name):
     with open("/proc/mounts") as f:
         mounts = [line.split()[1] for line in f if line.split()[2] == "cgroup2"]
     with open("/proc/self/cgroup") as f:
         own = [line.strip()[3:] for line in f if line.startswith("0::")]
     if not mounts or not own:
         raise Unavailable("no cgroup2 file system is mounted")
-    return os.path.join(mounts[0], own[0].lstrip("/"), f"od-test-{os.getpid()}")
+    return os.path.join(mounts[0], own[0].lstrip("/"), f"od-test-{os.getpid()}{name}")
 
 
-class Booted:
-    def __init__(self, root, pack, patience_s=30):
+class Systemd:
+    """name: tells the cgroups of a test's machines apart."""
+
+    def __init__(self, name=""):
         self.p = None
         if os.geteuid() != 0 or not os.path.exists("/lib/systemd/systemd") or shutil.which("nsenter") is None:
             raise Unavailable("this needs root, systemd and nsenter")
-        self.cgroup = own_cgroup()
+        self.cgroup = own_cgroup(name)
         atexit.register(self.stop)
+
+    def start(self, script, *args, netns=None, patience_s=30):
+        """The script becomes systemd. netns: the path of a network namespace that there is; None: it has a new one."""
         try:
             os.mkdir(self.cgroup)
         except OSError as e:
             raise Unavailable(f"no cgroup of our own: {e}") from None
         self.p = subprocess.Popen(
-            ["sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec unshare --pid --mount --cgroup --uts --ipc --net --fork --kill-child '
-             '--mount-proc sh -c "$1" boot "$2" "$3"', self.cgroup, BOOT, root, pack], stdin=subprocess.DEVNULL,
+            ["sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"', self.cgroup, *(["nsenter", f"--net={netns}"] if netns else []),
+             "unshare", "--pid", "--mount", "--cgroup", "--uts", "--ipc", *([] if netns else ["--net"]), "--fork", "--kill-child",
+             "--mount-proc", "sh", "-c", script, "boot", *args], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         end = time.monotonic() + patience_s
         while self.systemctl("is-system-running").stdout.strip() not in ("running", "degraded"):
@@ -89,7 +96,7 @@ class Booted:
         init = self.init()
         if init is None:
             return subprocess.CompletedProcess(args, 1, "", "it does not run")
-        return subprocess.run(["nsenter", "-t", init, "-m", "-p", "-n", "-C", *args], capture_output=True, text=True,
+        return subprocess.run(["nsenter", "-t", init, "-m", "-p", "-n", "-u", "-C", *args], capture_output=True, text=True,
                               timeout=120, **kw)
 
     def systemctl(self, *args):
@@ -99,10 +106,8 @@ class Booted:
         out = self.systemctl("show", unit, *(f"-p{n}" for n in names)).stdout
         return dict(line.split("=", 1) for line in out.splitlines())
 
-    def log(self):
-        return self.run("cat", "/run/log").stdout
-
     def stop(self):
+        """As a power cut: all its processes are killed at once."""
         if self.p is not None and self.p.poll() is None:
             self.p.kill()
             self.p.wait()
@@ -115,3 +120,14 @@ class Booted:
             if not os.path.exists(self.cgroup):
                 return
             time.sleep(0.1)
+
+
+class Booted(Systemd):
+    """root: of `make install`. It starts no unit by itself."""
+
+    def __init__(self, root, pack):
+        super().__init__()
+        self.start(BOOT, root, pack)
+
+    def log(self):
+        return self.run("cat", "/run/log").stdout

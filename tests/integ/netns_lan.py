@@ -66,7 +66,7 @@ class Lan:
     def wire(self, node, number):
         ns = self.add(node)
         ip("-n", ns, "link", "add", "eth0", "type", "veth", "peer", "name", node, "netns", self.switch)
-        ip("-n", ns, "addr", "add", f"{self.net}.{number}/24", "dev", "eth0")
+        ip("-n", ns, "addr", "add", f"{self.net}.{number}/24", "brd", "+", "dev", "eth0")
         ip("-n", ns, "link", "set", "lo", "up")
         ip("-n", ns, "link", "set", "eth0", "up")
         ip("-n", self.switch, "link", "set", node, "master", "switch0")
