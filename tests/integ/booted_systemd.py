@@ -68,7 +68,8 @@ class Systemd:
         except OSError as e:
             raise Unavailable(f"no cgroup of our own: {e}") from None
         self.p = subprocess.Popen(
-            ["sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"', self.cgroup, *(["nsenter", f"--net={netns}"] if netns else []),
+            ["sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec setpriv --pdeathsig KILL "$@"', self.cgroup,
+             *(["nsenter", f"--net={netns}"] if netns else []),
              "unshare", "--pid", "--mount", "--cgroup", "--uts", "--ipc", *([] if netns else ["--net"]), "--fork", "--kill-child",
              "--mount-proc", "sh", "-c", script, "boot", *args], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

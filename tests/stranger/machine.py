@@ -121,7 +121,8 @@ def supply(packages):
 
 class Screen:
     """The console: what it shows, and a keyboard. The pair of terminals outlives the machine, as a screen does."""
-    CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()=>][0-9A-B]?|\x07|\x00")
+    # What is written between saving the cursor's place (7) and going back to it (8) stands elsewhere: apt's bar.
+    CONTROLS = re.compile(r"\x1b7.*?\x1b8|\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][0-9A-B]|\x1b[=>]|[\x07\x00]", re.S)
 
     def __init__(self):
         self.master, self.slave = pty.openpty()
