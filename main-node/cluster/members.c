@@ -578,9 +578,8 @@ static void check_connecting(struct member *m, uint64_t now)
 		return;
 	if (odm_member_tries_another(m, now) || (m->addresses.n > 1 && (failed || how == OD_HANDSHAKE_UNREACHED))) {
 		odm_member_attempt_failed(m, failed, RETRY_BUSY_NS, OD_OK, failed ? m->why : unreached);
-	} else if (now - m->since_ns > HELLO_TIMEOUT_NS && !m->told) {
-		odm_member_set_why(m, unreached);
-		m->told = true;
+	} else if (!failed && !m->told && now - m->since_ns > HELLO_TIMEOUT_NS) {
+		odm_member_set_why(m, unreached); /* nothing was told: if it refuses main later, that is */
 	}
 }
 

@@ -144,6 +144,26 @@ def one_that_refuses_ends_the_start_although_others_could_serve():
     assert name_of(here) not in p.stderr.splitlines()[-1], p.stderr
 
 
+@test
+def one_that_comes_back_with_another_model_is_told():
+    """After more than the two seconds in which main expects an answer to a new connection."""
+    other = os.path.join(TMP, "changed")
+    tool("od-bench", "synth", other, "--preset", "tiny")
+    tool("od-pack", other, other + ".pack")
+    here, first = Daemon("worker"), Daemon("worker")
+    s = Server(mode=("--workers", hosts_file([here, first])))
+    text = s.complete(PROMPT, TOKENS)["choices"][0]["text"]
+    first.kill()
+    await_calmly(s, lambda: f"{name_of(first)} is lost" in s.log)
+    time.sleep(3)
+    changed = Daemon("worker", pack_dir=other + ".pack", port=first.port)
+    s.wait_for(f"{name_of(changed)} refused: fingerprint")
+    assert s.complete(PROMPT, TOKENS)["choices"][0]["text"] == text
+    assert s.stop() == 0
+    for d in here, changed:
+        d.kill()
+
+
 def up(s, d):
     return s.metric(f'od_{d.role}_up{{{d.role}="127.0.0.1:{d.port}"}}')
 
