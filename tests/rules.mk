@@ -159,6 +159,14 @@ check-arm64: deps
 check-debian11:
 	@tests/check-debian11.sh
 
+# What a user does on three bare Debian machines: packages, six lines, a page that answers, a power cut, upgrades. As root; minutes, and
+# more the first time: it fetches Debian, and builds the packages twice.
+.PHONY: stranger
+stranger: deb
+	@deploy/install-deps.sh debootstrap dpkg-dev chromium
+	@tests/stranger/next_release.sh $(B)/stranger/next
+	@B=$(B) python3 tests/stranger/stranger.py $(B)/deb $(B)/stranger/next/deb
+
 # Every cluster shape, faults at 100 random moments, and a few faults of a network: minutes, not seconds.
 .PHONY: soak
 soak: programs

@@ -4,6 +4,7 @@ tests/stranger/machine.py has a root file system of its own."""
 import atexit
 import glob
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -48,7 +49,21 @@ def own_cgroup(name):
         own = [line.strip()[3:] for line in f if line.startswith("0::")]
     if not mounts or not own:
         raise Unavailable("no cgroup2 file system is mounted")
-    return os.path.join(mounts[0], own[0].lstrip("/"), f"od-test-{os.getpid()}{name}")
+    folder = os.path.join(mounts[0], own[0].lstrip("/"))
+    for left in glob.glob(os.path.join(folder, "od-test-*")):  # of tests that were killed by a signal that cannot be caught
+        if not os.path.exists("/proc/" + re.match(r"od-test-(\d+)", os.path.basename(left))[1]):
+            remove_cgroup(left)
+    return os.path.join(folder, f"od-test-{os.getpid()}{name}")
+
+
+def remove_cgroup(path):
+    """Whether it is gone: it cannot go while it has processes."""
+    for d in sorted(glob.glob(path + "/**/", recursive=True), reverse=True):
+        try:
+            os.rmdir(d)
+        except OSError:
+            pass
+    return not os.path.exists(path)
 
 
 class Systemd:
@@ -61,7 +76,7 @@ class Systemd:
         self.cgroup = own_cgroup(name)
         atexit.register(self.stop)
 
-    def start(self, script, *args, netns=None, patience_s=30):
+    def start(self, script, *args, netns=None):
         """The script becomes systemd. netns: the path of a network namespace that there is; None: it has a new one."""
         try:
             os.mkdir(self.cgroup)
@@ -73,6 +88,8 @@ class Systemd:
              "unshare", "--pid", "--mount", "--cgroup", "--uts", "--ipc", *([] if netns else ["--net"]), "--fork", "--kill-child",
              "--mount-proc", "sh", "-c", script, "boot", *args], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def wait_until_booted(self, patience_s=30):
         end = time.monotonic() + patience_s
         while self.systemctl("is-system-running").stdout.strip() not in ("running", "degraded"):
             if self.p.poll() is not None:
@@ -113,12 +130,7 @@ class Systemd:
             self.p.kill()
             self.p.wait()
         for _ in range(50):  # until the kernel has ended its processes
-            for d in sorted(glob.glob(self.cgroup + "/**/", recursive=True), reverse=True):
-                try:
-                    os.rmdir(d)
-                except OSError:
-                    pass
-            if not os.path.exists(self.cgroup):
+            if remove_cgroup(self.cgroup):
                 return
             time.sleep(0.1)
 
@@ -129,6 +141,7 @@ class Booted(Systemd):
     def __init__(self, root, pack):
         super().__init__()
         self.start(BOOT, root, pack)
+        self.wait_until_booted()
 
     def log(self):
         return self.run("cat", "/run/log").stdout

@@ -1,10 +1,12 @@
 """A Debian machine of its own for tests of what people do: a root file system whose changes outlive a power cut, systemd, an address on
 a netns_lan.Lan, apt with what od-moe's packages need and no network beyond the LAN, and a screen and a keyboard. Needs root."""
 import errno
+import hashlib
 import os
 import pty
 import re
 import select
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,16 +15,18 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "integ"))
 from booted_systemd import Systemd  # noqa: E402
 
+TREE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 FOLDER = os.path.abspath(os.path.join(os.environ.get("B", "build"), "stranger"))
 USER = "anna"
 DEBS = "srv/debian"  # in the root file system: packages that apt finds there
-INCLUDED = "systemd,systemd-sysv,dbus,iproute2,sudo"
+INCLUDED = ("systemd", "systemd-sysv", "dbus", "iproute2", "sudo")
 
 # Its console logs the user in, and sudo asks for no password: what a cloud image does, too.
 PREPARE = f"""
 set -e
 useradd --create-home --shell /bin/bash --groups sudo {USER}
 echo '{USER} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{USER}
+echo 'Defaults env_keep += "HF_ENDPOINT"' >>/etc/sudoers.d/{USER}
 mkdir -p /etc/systemd/system/console-getty.service.d /{DEBS}/partial
 cat >/etc/systemd/system/console-getty.service.d/login.conf <<'END'
 [Service]
@@ -30,6 +34,7 @@ ExecStart=
 ExecStart=-/sbin/agetty --autologin {USER} --noclear --noissue --keep-baud 115200 - dumb
 END
 rm -f /etc/machine-id /var/lib/dbus/machine-id
+apt-get clean
 """
 
 # /proc/sys and /sys are read-only: most of what stands there is this machine's.
@@ -75,26 +80,20 @@ def _chroot(root, *args, **kw):
                           env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}, **kw)
 
 
-def _mirror():
-    """Where this machine's apt gets Debian 12 from."""
-    out = subprocess.run(["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", "Codename: bookworm",
-                          "Label: Debian"], capture_output=True, text=True).stdout.split()
-    if not out:
-        raise Missing("apt has no source of Debian 12")
-    return out[0]
-
-
 def base():
-    """The root file system that all machines begin with, made once."""
-    path = os.path.join(FOLDER, "base")
+    """The root file system that all machines begin with, made once for what it is made of."""
+    path = os.path.join(FOLDER, "base-" + hashlib.sha256(f"{INCLUDED}{PREPARE}".encode()).hexdigest()[:8])
     if os.path.exists(path):
         return path
-    os.makedirs(FOLDER, exist_ok=True)
     new = f"{path}.new"
-    subprocess.run(["rm", "-rf", new], check=True)
     try:
-        subprocess.run(["debootstrap", "--variant=minbase", f"--include={INCLUDED}", "bookworm", new, _mirror()], check=True,
-                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.run([os.path.join(TREE, "deploy", "debian-root.sh")], check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.run(["rm", "-rf", new], check=True)
+        os.makedirs(new)
+        subprocess.run(["tar", "-x", "-f", os.path.join(TREE, "build", "debian", "rootfs.tar"), "-C", new], check=True)
+        shutil.copy("/etc/resolv.conf", f"{new}/etc/resolv.conf")
+        _chroot(new, "apt-get", "update", "-q")
+        _chroot(new, "apt-get", "install", "-q", "-y", "--no-install-recommends", *INCLUDED)
         _chroot(new, "sh", "-c", PREPARE)
     except (FileNotFoundError, subprocess.CalledProcessError) as e:
         raise Missing(f"no base of Debian: {(getattr(e, 'stdout', None) or str(e)).strip()[-300:]}") from None
@@ -102,19 +101,18 @@ def base():
     return path
 
 
-def supply(packages):
-    """Into the base: what apt would download for these .deb files, by apt's own choice, and its index."""
+def supply(package):
+    """Into the base: what apt would download for this .deb file, by apt's own choice, and its index."""
     root = base()
-    for p in packages:
-        subprocess.run(["cp", p, f"{root}/tmp/"], check=True)
-    names = [f"/tmp/{os.path.basename(p)}" for p in packages]
+    there = f"tmp/{os.path.basename(package)}"
+    shutil.copy(package, os.path.join(root, there))
     try:
         _chroot(root, "apt-get", "update", "-q")
-        _chroot(root, "apt-get", "install", "-q", "-y", "--download-only", "-o", f"Dir::Cache::archives=/{DEBS}", *names)
+        _chroot(root, "apt-get", "install", "-q", "-y", "--download-only", "-o", f"Dir::Cache::archives=/{DEBS}", f"/{there}")
     except subprocess.CalledProcessError as e:
-        raise Missing(f"apt has not got what the packages need: {e.stdout.strip()[-600:]}") from None
-    for n in names:
-        os.remove(root + n)
+        raise Missing(f"apt has not got what the package needs: {e.stdout.strip()[-600:]}") from None
+    finally:
+        os.remove(os.path.join(root, there))
     with open(f"{root}/{DEBS}/Packages", "w") as f:
         subprocess.run(["dpkg-scanpackages", "--multiversion", "."], cwd=f"{root}/{DEBS}", check=True, stdout=f, stderr=subprocess.DEVNULL)
 
@@ -185,11 +183,14 @@ class Machine(Systemd):
         with open(os.path.join(self.own, "changes", path), "w") as f:
             f.write(text)
 
-    def boot(self):
-        """Until multi-user.target is reached and somebody has been logged in on the console."""
-        place = len(self.screen.shown)
-        self.start(BOOT, base(), self.own, self.name, self.screen.path, netns=f"/run/netns/{self.lan.name(self.name)}", patience_s=120)
-        self.screen.wait(self.prompt(), place)
+    def switch_on(self):
+        self.since_boot = len(self.screen.shown)
+        self.start(BOOT, base(), self.own, self.name, self.screen.path, netns=f"/run/netns/{self.lan.name(self.name)}")
+
+    def wait_for_login(self):
+        """Until multi-user.target is reached, with what is enabled, and the user is logged in on the console."""
+        self.wait_until_booted(patience_s=120)
+        self.screen.wait(self.prompt(), self.since_boot)
 
     def prompt(self):
         return rf"^{USER}@{self.name}:[^\n]*\$ \Z"
