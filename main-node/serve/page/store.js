@@ -1,0 +1,112 @@
+// store.js - conversations in IndexedDB, settings in localStorage. Where the browser allows neither, both last as long as the page, and
+// onProblem says so.
+
+const DATABASE = 'od-moe', CHATS = 'chats', TITLES = 'titles';
+const SETTINGS = 'od-moe.settings';
+
+let onProblem = () => {};
+let opened = null;
+const memory = new Map(); // conversations, where there is no database
+
+export function onStoreProblem(f) {
+	onProblem = f;
+}
+
+function finished(request) {
+	return new Promise((resolve, reject) => {
+		request.onsuccess = () => resolve(request.result);
+		request.onerror = () => reject(request.error);
+	});
+}
+
+function ended(transaction) {
+	return new Promise((resolve, reject) => {
+		transaction.oncomplete = () => resolve();
+		transaction.onabort = () => reject(transaction.error ?? new Error('aborted'));
+	});
+}
+
+// The database, or null where there is none.
+function open() {
+	opened ??= new Promise((resolve) => {
+		const none = () => {
+			onProblem('This browser does not let the page keep anything: conversations are lost when it is closed.');
+			resolve(null);
+		};
+		try {
+			const request = indexedDB.open(DATABASE, 1);
+			request.onupgradeneeded = () => {
+				request.result.createObjectStore(CHATS, { keyPath: 'id' });
+				request.result.createObjectStore(TITLES, { keyPath: 'id' });
+			};
+			request.onsuccess = () => resolve(request.result);
+			request.onerror = request.onblocked = none;
+		} catch {
+			none();
+		}
+	});
+	return opened;
+}
+
+// What the list shows of each conversation: the latest first.
+export async function listChats() {
+	const db = await open();
+	const titles = db === null ? [...memory.values()] : await finished(db.transaction(TITLES).objectStore(TITLES).getAll());
+	return titles.sort((a, b) => b.updated - a.updated);
+}
+
+export async function loadChat(id) {
+	const db = await open();
+	const chat = db === null ? memory.get(id) : await finished(db.transaction(CHATS).objectStore(CHATS).get(id));
+	return chat ?? null;
+}
+
+// False: it could not be kept, and onProblem has said why.
+export async function saveChat(chat) {
+	const db = await open();
+	if (db === null) {
+		memory.set(chat.id, chat);
+		return true;
+	}
+	try {
+		const t = db.transaction([CHATS, TITLES], 'readwrite');
+		t.objectStore(CHATS).put(chat);
+		t.objectStore(TITLES).put({ id: chat.id, title: chat.title, updated: chat.updated });
+		await ended(t);
+		onProblem('');
+		return true;
+	} catch (e) {
+		onProblem(e?.name === 'QuotaExceededError' ?
+			'The storage of this browser is full: this conversation is not kept. Export what you need, then delete conversations.' :
+			`The browser could not keep this conversation (${e?.message ?? e}). Export it if you need it.`);
+		return false;
+	}
+}
+
+export async function deleteChat(id) {
+	const db = await open();
+	memory.delete(id);
+	if (db === null)
+		return;
+	const t = db.transaction([CHATS, TITLES], 'readwrite');
+	t.objectStore(CHATS).delete(id);
+	t.objectStore(TITLES).delete(id);
+	await ended(t);
+}
+
+export function loadSettings() {
+	try {
+		const o = JSON.parse(localStorage.getItem(SETTINGS) ?? '{}');
+		return o !== null && typeof o === 'object' ? o : {};
+	} catch {
+		return {};
+	}
+}
+
+export function saveSettings(settings) {
+	try {
+		localStorage.setItem(SETTINGS, JSON.stringify(settings));
+	} catch {
+		onProblem('The storage of this browser is full: settings last as long as this page.');
+	}
+}
