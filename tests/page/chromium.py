@@ -118,6 +118,7 @@ class Browser:
 class Page:
     def __init__(self, browser, context):
         self.browser = browser
+        self.context = context
         target = browser.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.target = target
@@ -214,7 +215,7 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def press(self, key, modifiers=0):
-        code, text = KEYS.get(key, (ord(key.upper()), key))
+        code, text = KEYS[key] if key in KEYS else (ord(key.upper()), key)
         more = {"text": text} if text and not modifiers & (ALT | CONTROL) else {}
         name = f"Key{key.upper()}" if len(key) == 1 and key.isalpha() else key
         common = {"key": key, "code": name, "windowsVirtualKeyCode": code, "modifiers": modifiers}

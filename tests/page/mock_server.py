@@ -10,7 +10,6 @@ import mimetypes
 import os
 import queue
 import socket
-import struct
 import threading
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../main-node/serve/page")
@@ -26,6 +25,7 @@ class MockServer:
     def __init__(self, answers=None, key=None, port=0):
         self.answers = answers or {}
         self.key = key
+        self.loading = False  # the model is not there yet
         self.asked = []
         self.watchers = []
         self.state = None
@@ -101,6 +101,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.file(self.path.removeprefix("/page/"))
         elif not self.has_key():
             pass
+        elif self.mock.loading:
+            self.fail(503, "the model is being loaded", {"Retry-After": "2"})
         elif self.path == "/v1/models":
             self.reply(200, {"object": "list", "data": [MODEL]})
         elif self.path == "/cluster" and self.mock.state is not None:
@@ -194,8 +196,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.piece(b": wait\n\n")
 
     def cut(self):
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()
+        self.wfile.flush()
+        self.connection.shutdown(socket.SHUT_RDWR)
         self.close_connection = True
 
     def watch(self):

@@ -3,7 +3,7 @@
 import { ApiError, chatChunks } from './api.js';
 import { $, ask, el, iconButton, setText } from './dom.js';
 import { AnswerView, ToolView, UserView } from './message_view.js';
-import { deleteChat, listChats, loadChat, loadSettings, saveChat, saveSettings } from './store.js';
+import { deleteChat, listChats, loadChat, loadSettings, restorePart, saveChat, savePart, saveSettings } from './store.js';
 import * as tree from './tree.js';
 
 const SAVE_EVERY_MS = 2000;
@@ -399,8 +399,9 @@ export async function startChat(say) {
 	});
 	addEventListener('pagehide', () => {
 		for (const a of running.values())
-			saveChat(a.chat);
+			savePart({ id: a.chat.id, number: a.number, text: a.message.text, thoughts: a.message.thoughts });
 	});
+	await restorePart();
 	showChat();
 	await refreshList();
 }

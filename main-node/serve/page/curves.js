@@ -1,7 +1,7 @@
 // curves.js - small curves of what the server counts. Its counters only grow: a value is the difference of two states.
 import { el, formatNumber, setText, svg } from './dom.js';
 
-const SECONDS = 300, WIDTH = 300, HEIGHT = 54;
+const MIN_SECONDS = 60, SECONDS = 300, WIDTH = 300, HEIGHT = 54;
 
 function ratio(part, whole) {
 	return (d) => (d[whole] > 0 ? d[part] / d[whole] * 100 : null);
@@ -54,11 +54,12 @@ export class Curve {
 		const values = this.points.map((p) => p[1]), latest = values.at(-1);
 		if (latest === undefined)
 			return;
+		const span = Math.min(SECONDS, Math.max(MIN_SECONDS, end - this.points[0][0]));
 		const most = Math.max(this.most, ...values) || 1;
 		setText(this.now, this.text(latest));
 		this.picture.setAttribute('aria-label',
-			`${this.name}: now ${this.text(latest)}, between ${this.text(Math.min(...values))} and ${this.text(Math.max(...values))} in the last five minutes`);
-		const xy = this.points.map(([t, v]) => `${((1 - (end - t) / SECONDS) * WIDTH).toFixed(1)},${((1 - v / most) * (HEIGHT - 4) + 2).toFixed(1)}`);
+			`${this.name}: now ${this.text(latest)}, between ${this.text(Math.min(...values))} and ${this.text(Math.max(...values))} in the last ${Math.ceil(span / 60)} minutes`);
+		const xy = this.points.map(([t, v]) => `${((1 - (end - t) / span) * WIDTH).toFixed(1)},${((1 - v / most) * (HEIGHT - 4) + 2).toFixed(1)}`);
 		const first = xy[0].split(',')[0];
 		this.line.setAttribute('d', `M${xy.join('L')}`);
 		this.area.setAttribute('d', `M${first},${HEIGHT}L${xy.join('L')}L${WIDTH},${HEIGHT}Z`);

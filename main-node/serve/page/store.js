@@ -2,7 +2,7 @@
 // onProblem says so.
 
 const DATABASE = 'od-moe', CHATS = 'chats', TITLES = 'titles';
-const SETTINGS = 'od-moe.settings';
+const SETTINGS = 'od-moe.settings', PART = 'od-moe.part';
 
 let onProblem = () => {};
 let opened = null;
@@ -92,6 +92,30 @@ export async function deleteChat(id) {
 	t.objectStore(CHATS).delete(id);
 	t.objectStore(TITLES).delete(id);
 	await ended(t);
+}
+
+// What has come of an answer when its page is closed: a database is too slow then. part: { id, number, text, thoughts }.
+export function savePart(part) {
+	try {
+		localStorage.setItem(PART, JSON.stringify(part));
+	} catch {
+		// It is long, or there is no storage: what was saved last stays.
+	}
+}
+
+// Puts the part that the last page left where it belongs.
+export async function restorePart() {
+	try {
+		const part = JSON.parse(localStorage.getItem(PART) ?? 'null');
+		localStorage.removeItem(PART);
+		const chat = part === null ? null : await loadChat(part.id), node = chat?.nodes[part.number];
+		if (node?.role !== 'assistant' || node.end !== 'cut')
+			return;
+		Object.assign(node, { text: String(part.text), thoughts: String(part.thoughts) });
+		await saveChat(chat);
+	} catch {
+		// What was saved last stays.
+	}
 }
 
 export function loadSettings() {

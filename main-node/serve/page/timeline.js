@@ -3,7 +3,7 @@
 import { $, el, formatNumber, setText } from './dom.js';
 
 const KEEP = 16; // steps
-const LANE_PX = 22, SMALL_LANE_PX = 14, GAP_PX = 16, TOP_PX = 22, LABEL_PX = 120, MIN_STEP_PX = 300;
+const LANE_PX = 22, SMALL_LANE_PX = 14, GAP_PX = 16, TOP_PX = 22, LABEL_PX = 120, SMALL_LABEL_PX = 74, MIN_STEP_PX = 300;
 
 const MAIN = { attention: ['attention', 'attention'], send: ['send', 'sends rows'], wait: ['wait', 'waits for experts'], head: ['head', 'head and sampling'],
 	experts: ['experts', 'experts on main'] };
@@ -98,7 +98,8 @@ export class Timeline {
 			return;
 		const steps = this.steps.slice(-Number($('timeline-steps').value));
 		const lane = this.lanes.length > 14 ? SMALL_LANE_PX : LANE_PX;
-		const width = Math.max(box.clientWidth, LABEL_PX + steps.length * MIN_STEP_PX), height = TOP_PX + Math.max(1, this.lanes.length) * lane + 6;
+		this.labelPx = box.clientWidth < 600 ? SMALL_LABEL_PX : LABEL_PX;
+		const width = Math.max(box.clientWidth, this.labelPx + steps.length * MIN_STEP_PX), height = TOP_PX + Math.max(1, this.lanes.length) * lane + 6;
 		const scale = devicePixelRatio || 1;
 		Object.assign(this.canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
 		this.canvas.style.width = `${width}px`;
@@ -119,20 +120,20 @@ export class Timeline {
 		this.lanes.forEach((lane, i) => {
 			const y = TOP_PX + i * this.lanePx;
 			c.fillStyle = this.colour.text;
-			c.fillText(fit(c, lane.label, LABEL_PX - 18), 10, y + this.lanePx / 2);
+			c.fillText(fit(c, lane.label, this.labelPx - 18), 10, y + this.lanePx / 2);
 			c.fillStyle = this.colour.line;
-			c.fillRect(LABEL_PX, y + this.lanePx - 1, width - LABEL_PX, 1);
+			c.fillRect(this.labelPx, y + this.lanePx - 1, width - this.labelPx, 1);
 		});
 		if (this.steps.length === 0) {
 			c.fillStyle = this.colour.soft;
-			c.fillText('Steps are shown here while a text is written.', LABEL_PX + 10, height / 2);
+			c.fillText('Steps are shown here while a text is written.', this.labelPx + 10, height / 2);
 		}
 	}
 
 	drawSteps(steps, width, height) {
 		const c = this.context, total = steps.reduce((sum, s) => sum + s.us, 0);
-		const perUs = (width - LABEL_PX - steps.length * GAP_PX) / (total || 1);
-		let x = LABEL_PX;
+		const perUs = (width - this.labelPx - steps.length * GAP_PX) / (total || 1);
+		let x = this.labelPx;
 		for (const s of steps) {
 			this.perUs = perUs;
 			this.x = x;

@@ -137,7 +137,7 @@ function importedChat(c) {
 		if (chat.nodes[i] !== null && Number.isInteger(chosen) && chosen > i && chat.nodes[chosen]?.parent === i)
 			chat.nodes[i].chosen = chosen;
 	}
-	return chat.nodes.length > 1 ? chat : null;
+	return chat.nodes.slice(1).some((n) => n !== null) ? chat : null;
 }
 
 export function exportText(chats) {
