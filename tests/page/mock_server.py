@@ -28,6 +28,7 @@ class MockServer:
         self.loading = False  # the model is not there yet
         self.asked = []
         self.watchers = []
+        self.connections = set()
         self.state = None
         self.lock = threading.Lock()
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", port), type("Handler", (Handler,), {"mock": self}))
@@ -53,6 +54,11 @@ class MockServer:
         self.drop_watchers()
         self.http.shutdown()
         self.http.server_close()
+        for c in list(self.connections):
+            try:
+                c.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -65,6 +71,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def setup(self):
         super().setup()
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.mock.connections.add(self.connection)
+
+    def finish(self):
+        self.mock.connections.discard(self.connection)
+        super().finish()
 
     def reply(self, status, body, kind="application/json", headers=None):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -53,7 +53,8 @@ function headers(extra) {
 
 async function send(path, options) {
 	try {
-		return await fetch(path, { ...options, headers: headers(options.headers ?? {}), cache: 'no-store', credentials: 'omit',
+		// Relative to the page: a proxy may have put it below a prefix.
+		return await fetch(path.slice(1), { ...options, headers: headers(options.headers ?? {}), cache: 'no-store', credentials: 'omit',
 			referrerPolicy: 'no-referrer', redirect: 'error' });
 	} catch (e) {
 		if (e.name === 'AbortError')

@@ -31,7 +31,7 @@ export class Curve {
 	add(state) {
 		const now = { ...state.counters, at: state.uptime_seconds }, { last } = this;
 		this.last = now;
-		if (last === null || now.at <= last.at) { // the first, or a server that started again
+		if (last === null || !(now.at > last.at)) { // the first, or a server that started again
 			this.points = [];
 			return;
 		}

@@ -266,7 +266,7 @@ class InlineParser {
 	// Nothing is loaded: an image is a link to it.
 	image(opening, inside, url) {
 		this.cut(opening);
-		this.link(new Part(linkOrText(url, `image: ${inside || url}`.slice(0, 500), false), 1));
+		this.link(new Part(linkOrText(url, `image: ${(inside || url).slice(0, 500)}`, false), 1));
 	}
 
 	wrapLink(opening, url) {

@@ -460,15 +460,17 @@ class OpenFence {
 
 // May this line, which has not ended, still become the first line of a list, of code or a rule? Then it is not known yet where it belongs.
 function isOpen(line) {
-	const t = line.trim();
-	return fenceOf(line) !== null || isRule(line) || /^(`{1,40}|~{1,40}|\d{1,9})$/.test(t);
+	return fenceOf(line) !== null || /^ *([-*_+ ]+|`+|~+|\d{1,9}[.)]?)$/.test(line);
 }
 
 // A text that grows. append() takes pieces; show() brings the nodes up to date; end() says that no more comes.
 export class Markdown {
 	#line = []; // pieces of the line that has not ended
-	#fresh = 0; // so many of them are not shown
+	#length = 0; // of this line
+	#fresh = 0; // so many of its pieces are not shown
 	#isShown = false; // a part of this line is shown
+	#looked = 0; // length of this line when it was looked at last and not shown
+	#return = ''; // a carriage return at the end: a line feed may follow
 	#blanks = 0; // blank lines after the open segment
 	#open = null; // a Segment, an OpenFence, or null
 
@@ -481,7 +483,9 @@ export class Markdown {
 
 	append(text) {
 		let from = 0;
-		text = text.replaceAll('\0', '\ufffd');
+		text = (this.#return + text).replaceAll('\0', '\ufffd');
+		this.#return = text.endsWith('\r') ? '\r' : '';
+		text = text.slice(0, text.length - this.#return.length).replace(/\r\n?/g, '\n');
 		for (let at = text.indexOf('\n'); at >= 0; at = text.indexOf('\n', from)) {
 			this.#line.push(text.slice(from, at));
 			from = at + 1;
@@ -489,6 +493,7 @@ export class Markdown {
 		}
 		if (from < text.length) {
 			this.#line.push(text.slice(from));
+			this.#length += text.length - from;
 			this.#fresh++;
 		}
 	}
@@ -498,16 +503,19 @@ export class Markdown {
 		this.#line = [];
 		this.#fresh = 0;
 		this.#isShown = false;
-		this.#onLine(withoutTabs(line.endsWith('\r') ? line.slice(0, -1) : line));
+		this.#length = this.#looked = 0;
+		this.#onLine(withoutTabs(line));
 	}
 
 	show() {
 		const fresh = this.#fresh === 0 ? '' : this.#line.slice(this.#line.length - this.#fresh).join('');
 		this.#fresh = 0;
-		if (this.#isShown && this.#open.grow(fresh))
+		if (this.#isShown ? this.#open.grow(fresh) : this.#length > SMALL && this.#length < 2 * this.#looked)
 			return;
-		this.#line = [this.#line.join('')];
-		this.#showLine(withoutTabs(this.#line[0]));
+		this.#looked = this.#length;
+		if (this.#length > 0)
+			this.#line = [this.#line.join('')];
+		this.#showLine(withoutTabs(this.#line[0] ?? ''));
 	}
 
 	#showLine(line) {
@@ -529,6 +537,8 @@ export class Markdown {
 	}
 
 	end() {
+		if (this.#return !== '')
+			this.append('\n');
 		if (this.#line.length > 0)
 			this.#endLine();
 		this.#close();
