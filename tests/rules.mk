@@ -99,6 +99,16 @@ clients: programs
 	@for t in $(or $(CLIENT:%=tests/clients/%),tests/clients/test_*.py tests/clients/published_*.py); do \
 		echo "$$t"; B=$(B) OD_PUBLISHED=$(CLIENT_PROGRAMS)/published $(CLIENT_PROGRAMS)/agents/bin/python $$t || exit 1; done
 
+# The page that od-main serves, in headless Chromium: a minute. fuzz-page gives its parsers hostile texts for SECONDS; SEED=n: others.
+.PHONY: check-page fuzz-page
+check-page:
+	@deploy/install-deps.sh chromium python3-markdown-it
+	@B=$(B) tests/run.sh --page
+fuzz-page:
+	@deploy/install-deps.sh chromium
+	@SECONDS=$(or $(SECONDS),600) OD_SEED=$(or $(SEED),$$RANDOM) python3 tests/page/test_page_hostile.py random_texts_do_nothing \
+		events_are_read_as_the_standard_says
+
 # Hugging Face transformers, pinned, for what is compared with it live; about 6 GB, and no test of make check needs it.
 REFERENCE := build/reference
 .PHONY: reference-venv check-reference
@@ -125,11 +135,11 @@ check: CHECK_PARTS := --source --check
 check-ci: CHECK_BUILD := check-clients check-build
 check-ci: CHECK_PARTS := --source --check --far --emulated
 check-all: CHECK_BUILD := check-clients check-prometheus fuzz check-cuda-one check-build
-check-all: CHECK_PARTS := --source --check --rest --fuzz --far --emulated
+check-all: CHECK_PARTS := --source --check --rest --page --fuzz --far --emulated
 
 # check-source needs clang-format and shellcheck, only the fuzzers need clang, and the units' test systemd.
 check check-ci check-all:
-	@deploy/install-deps.sh clang-format-14 shellcheck python3-venv $(if $(filter fuzz,$(CHECK_BUILD)),clang libclang-rt-dev systemd)
+	@deploy/install-deps.sh clang-format-14 shellcheck python3-venv $(if $(filter fuzz,$(CHECK_BUILD)),clang libclang-rt-dev systemd chromium python3-markdown-it)
 	@$(MAKE) --no-print-directory -j$$(nproc) $(CHECK_BUILD)
 	@B=$(B) tests/run.sh $(CHECK_PARTS)
 

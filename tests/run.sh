@@ -8,6 +8,7 @@
 #     --far         the tests that say most of it on the far device (tests/gpu)
 #     --emulated    the GPU device's tests on an emulated GPU (tests/gpu)
 #     --source      tests/check-source.sh
+#     --page        the page that od-main serves, in headless Chromium (tests/page)
 #     --fuzz        the fuzzers, each on its seeds and a few inputs
 #     --gpu         the GPU device's tests on the GPU of $OD_CUDA_PLUGIN (make gpu-check)
 #     --ptx         the same on the kernels' PTX, of the versions in $PTX (make check-ptx)
@@ -177,9 +178,16 @@ start_tier() { # tier
 		$1 == tier { $1 = n + 1; for (i = n; i > 0; i--) if (index($4, words[i])) $1 = i; print }' | sort -k1,1n -k2,2rn)
 }
 
+start_pages() {
+	local t
+	for t in tests/page/test_*.py; do
+		start "${t#tests/}" python3 "$t"
+	done
+}
+
 start_filtered() {
 	local t
-	for t in tests/integ/test_*.py; do
+	for t in tests/integ/test_*.py tests/page/test_*.py; do
 		case $t in *"$filter"*) start "${t#tests/}" python3 "$t" ;; esac
 	done
 	for t in $(unit_tests); do
@@ -310,6 +318,7 @@ for part in $parts; do
 	--filter) start_filtered ;;
 	--check | --rest) start_tier "${part#--}" ;;
 	--source) start_plain check-source tests/check-source.sh ;;
+	--page) start_pages ;;
 	--fuzz) start_fuzzers ;;
 	--far) start_on_far ;;
 	--emulated) start_on_gpu "$PWD/$B/lib/libod_gpu_host.so" ;;

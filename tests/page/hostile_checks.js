@@ -1,12 +1,17 @@
-// hostile_checks.js - run in the page by test_page_hostile.py: what a text became is compared with what may be there. It is an expression.
+// hostile_checks.js - run in the page by test_page_hostile.py: what a text became is compared with what may be there.
+// It is an expression.
 (async () => {
 	const { Markdown, showMarkdown } = await import('/page/markdown.js');
 	const { EventParser } = await import('/page/events.js');
-	const TAGS = new Set('DIV SPAN P A EM STRONG DEL CODE PRE BR HR H3 H4 H5 H6 UL OL LI BLOCKQUOTE TABLE THEAD TBODY TR TH TD BUTTON svg use'.split(' '));
-	const ATTRIBUTES = { A: ['href', 'title', 'rel', 'target'], OL: ['start'], TD: ['class', 'colspan'], TH: ['class', 'scope'],
-		SPAN: ['class', 'role', 'aria-label'], DIV: ['class', 'tabindex', 'role', 'aria-label'], PRE: ['tabindex', 'role', 'aria-label'],
+	const TAGS = new Set(('DIV SPAN P A EM STRONG DEL CODE PRE BR HR H3 H4 H5 H6 UL OL LI BLOCKQUOTE ' +
+		'TABLE THEAD TBODY TR TH TD BUTTON svg use').split(' '));
+	const ATTRIBUTES = { A: ['href', 'title', 'rel', 'target'], OL: ['start'], TD: ['class', 'colspan'],
+		TH: ['class', 'scope'],
+		SPAN: ['class', 'role', 'aria-label'], DIV: ['class', 'tabindex', 'role', 'aria-label'],
+			PRE: ['tabindex', 'role', 'aria-label'],
 		BUTTON: ['type', 'class', 'aria-label', 'title'], svg: ['class', 'aria-hidden'], use: ['href'] };
-	const MAX_DEPTH = 120; // elements in each other: lists and quotes 2 to 3 for each of ten levels, emphasis, links
+	// elements in each other: lists and quotes 2 to 3 for each of ten levels, emphasis, links
+	const MAX_DEPTH = 120;
 
 	function badElement(e) {
 		if (!TAGS.has(e.tagName))
@@ -15,7 +20,8 @@
 		for (const a of e.attributes)
 			if (!allowed.includes(a.name))
 				return `attribute ${a.name} of ${e.tagName}`;
-		if (e.tagName === 'A' && !(/^(https?|mailto):/.test(e.href) && e.href === e.getAttribute('href') && e.rel === 'noopener noreferrer' && e.target === '_blank'))
+		if (e.tagName === 'A' && !(/^(https?|mailto):/.test(e.href) && e.href === e.getAttribute('href') &&
+			e.rel === 'noopener noreferrer' && e.target === '_blank'))
 			return `link ${e.outerHTML}`;
 		if (e.tagName === 'use' && !/^#i-[a-z]+$/.test(e.getAttribute('href')))
 			return `use ${e.getAttribute('href')}`;
@@ -70,9 +76,11 @@
 		m.end();
 	}
 
-	// Why a text is not shown as it must be; null: all is well. Pieces of any length must become what the whole becomes.
+	// Why a text is not shown as it must be; null: all is well. Pieces of any length must become what the whole
+	// becomes.
 	function check(text, seed, most = null) {
-		const next = numbers(seed), whole = document.createElement('div'), parts = document.createElement('div');
+		const next = numbers(seed), whole = document.createElement('div'),
+			parts = document.createElement('div');
 		document.querySelector('#messages').replaceChildren(whole, parts);
 		showMarkdown(whole, text);
 		stream(parts, text, most ?? [1, 3, 9, 200][next(4)], next);
@@ -82,7 +90,8 @@
 			if (bad !== null)
 				return bad;
 		}
-		return whole.isEqualNode(parts) ? null : `pieces differ: ${parts.innerHTML} expected ${whole.innerHTML}`;
+		return whole.isEqualNode(parts) ? null :
+			`pieces differ: ${parts.innerHTML} expected ${whole.innerHTML}`;
 	}
 
 	function timed(f) {
@@ -94,12 +103,14 @@
 	window.hostile = {
 		check,
 		problemOf,
-		// The least of three times in milliseconds; streamed: in pieces of 16 characters that are shown one by one.
+		// The least of three times in milliseconds; streamed: in pieces of 16 characters that are shown one by
+		// one.
 		time(text, streamed) {
 			const times = [];
 			for (let i = 0; i < 3; i++) {
 				const node = document.createElement('div');
-				times.push(timed(() => (streamed ? stream(node, text, 31, numbers(7)) : showMarkdown(node, text))));
+				times.push(timed(() => (streamed ? stream(node, text, 31, numbers(7)) :
+					showMarkdown(node, text))));
 			}
 			return Math.min(...times);
 		},
@@ -110,7 +121,8 @@
 		},
 		// The events in base64, cut in pieces.
 		events(base64, most, seed) {
-			const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0)), found = [], next = numbers(seed);
+			const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0)), found = [],
+				next = numbers(seed);
 			const parser = new EventParser((type, data) => found.push([type, data]));
 			for (let at = 0; at < bytes.length;) {
 				const n = next(most + 1);

@@ -27,7 +27,7 @@ def test_machines_are_shown():
         s.push("state", c.second())
     page.wait_text("16 written, 8 waiting (of 64)", "#facts")
     cards = page.texts(".machine")
-    assert "main" in cards[0] and "3.2 GB" in cards[0], cards
+    assert "main" in cards[0] and "3.2 GB of memory" in cards[0], cards
     assert "shadow" in cards[1] and "int8" in cards[1] and f"layers 0 to {LAYERS - 1}" in cards[1], cards
     assert "worker" in cards[2] and "10.0.0.3:5701" in cards[2] and "1,536 experts on disk" in cards[2] and "16 slots" in cards[2], cards
     assert "24 layers of 128, 8 for each token" in page.text("#facts")

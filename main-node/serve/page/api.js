@@ -1,5 +1,5 @@
-// api.js - requests to the server that this page came from. All of them carry the API key, if there is one, and all failures become an
-// ApiError in words.
+// api.js - requests to the server that this page came from. All of them carry the API key, if there is one, and all
+// failures become an ApiError in words.
 import { readEvents } from './events.js';
 
 const KEY = 'od-moe.key';
@@ -42,7 +42,8 @@ export function setKey(value, remember) {
 	}
 }
 
-// ask(wrong) shows the question for a key and resolves to true when one was given. wrong: the server did not take the last one.
+// ask(wrong) shows the question for a key and resolves to true when one was given. wrong: the server did not take the
+// last one.
 export function onKeyNeeded(ask) {
 	askForKey = ask;
 }
@@ -54,12 +55,14 @@ function headers(extra) {
 async function send(path, options) {
 	try {
 		// Relative to the page: a proxy may have put it below a prefix.
-		return await fetch(path.slice(1), { ...options, headers: headers(options.headers ?? {}), cache: 'no-store', credentials: 'omit',
+		return await fetch(path.slice(1), { ...options, headers: headers(options.headers ?? {}),
+			cache: 'no-store', credentials: 'omit',
 			referrerPolicy: 'no-referrer', redirect: 'error' });
 	} catch (e) {
 		if (e.name === 'AbortError')
 			throw e;
-		throw new ApiError('lost', 'The server cannot be reached. Is it running, and is this device on its network?');
+		throw new ApiError('lost',
+			'The server cannot be reached. Is it running, and is this device on its network?');
 	}
 }
 
@@ -88,7 +91,8 @@ async function failure(response) {
 	case 403:
 		return new ApiError('key', `The server does not accept this API key. ${said}`.trim());
 	case 429:
-		return new ApiError('busy', `The server's queue is full${after > 0 ? `; it says: again in ${after} s` : ''}. ${said}`.trim(), after);
+		return new ApiError('busy',
+			`The server's queue is full${after > 0 ? `; it says: again in ${after} s` : ''}. ${said}`.trim(), after);
 	case 503:
 		return new ApiError('loading', said || 'The server is not ready yet.', after || 2);
 	default:
@@ -147,7 +151,8 @@ export async function* events(path, options) {
 
 // The chunks of an answer, as objects of OpenAI's API. Throws where the stream ends before its end was said.
 export async function* chatChunks(body, signal) {
-	const options = { method: 'POST', signal, headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) };
+	const options = { method: 'POST', signal, headers: { 'Content-Type': 'application/json' },
+		body: JSON.stringify(body) };
 	for await (const { data } of events('/v1/chat/completions', options)) {
 		if (data === '[DONE]')
 			return;
@@ -160,7 +165,8 @@ export async function* chatChunks(body, signal) {
 		if (chunk === null || typeof chunk !== 'object')
 			throw new ApiError('failed', 'The server sent something that is no chunk of an answer.');
 		if (chunk.error)
-			throw new ApiError('failed', sentence(String(chunk.error.message ?? chunk.error)) || 'The server failed.');
+			throw new ApiError('failed', sentence(String(chunk.error.message ?? chunk.error)) ||
+				'The server failed.');
 		yield chunk;
 	}
 	throw new ApiError('lost', 'The connection was lost before the answer ended.');

@@ -1,6 +1,7 @@
 // app.js - what the views share: the address, the colours, dialogs, keys, and which model there is.
 import { getJson, hasKey, onKeyNeeded, setKey } from './api.js';
-import { changeSettings, currentHash, currentSettings, newConversation, openChat, setModel, startChat, stopAnswer } from './chat.js';
+import { changeSettings, currentHash, currentSettings, newConversation, openChat, setModel, startChat,
+	stopAnswer } from './chat.js';
 import { hideCluster, showCluster, startCluster } from './cluster.js';
 import { $, el, formatBytes, formatNumber, openDialog, setIcon, setText } from './dom.js';
 import { onStoreProblem } from './store.js';
@@ -106,8 +107,10 @@ function showSettings(s) {
 
 // The settings of the dialog; null where they are wrong, and the dialog says why.
 function readSettings() {
-	const s = { system: $('set-system').value.trim(), reasoning: $('set-reasoning').value, tools: $('set-tools').value.trim() };
-	for (const [name, id] of [['temperature', 'set-temperature'], ['top_p', 'set-top-p'], ['max_tokens', 'set-max-tokens']])
+	const s = { system: $('set-system').value.trim(), reasoning: $('set-reasoning').value,
+		tools: $('set-tools').value.trim() };
+	for (const [name, id] of [['temperature', 'set-temperature'], ['top_p', 'set-top-p'],
+		['max_tokens', 'set-max-tokens']])
 		if ($(id).value !== '')
 			s[name] = Number($(id).value);
 	try {
@@ -143,7 +146,8 @@ function showModel(m) {
 	const meta = m.meta ?? {};
 	setText($('model'), m.id);
 	setText($('welcome-text'), `${m.id} answers, from the machines of this cluster.`);
-	$('model-facts').replaceChildren(...fact('Model', m.id), ...fact('Context', `${formatNumber(m.max_model_len ?? 0)} tokens`),
+	$('model-facts').replaceChildren(...fact('Model', m.id),
+		...fact('Context', `${formatNumber(m.max_model_len ?? 0)} tokens`),
 		...(meta.n_params ? fact('Parameters', `${formatNumber(meta.n_params / 1e9, 2)} billion`) : []),
 		...(meta.size ? fact('Size on disk', formatBytes(meta.size)) : []));
 	setModel({ name: m.id });

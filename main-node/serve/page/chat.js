@@ -1,9 +1,10 @@
-// chat.js - the chat: the list of conversations, the messages of one, and answers while they are written. Answers go on while another
-// conversation is shown.
+// chat.js - the chat: the list of conversations, the messages of one, and answers while they are written. Answers go on
+// while another conversation is shown.
 import { ApiError, chatChunks } from './api.js';
 import { $, ask, el, iconButton, setText } from './dom.js';
 import { AnswerView, ToolView, UserView } from './message_view.js';
-import { deleteChat, listChats, loadChat, loadSettings, restorePart, saveChat, savePart, saveSettings } from './store.js';
+import { deleteChat, listChats, loadChat, loadSettings, restorePart, saveChat, savePart,
+	saveSettings } from './store.js';
 import * as tree from './tree.js';
 
 const SAVE_EVERY_MS = 2000;
@@ -22,7 +23,8 @@ class Answer {
 	constructor(ofChat, parent) {
 		this.chat = ofChat;
 		this.parent = parent;
-		this.message = { role: 'assistant', text: '', thoughts: '', calls: [], end: 'cut', problem: '', rate: 0, tokens: 0, drafted: 0, accepted: 0 };
+		this.message = { role: 'assistant', text: '', thoughts: '', calls: [], end: 'cut', problem: '', rate: 0,
+			tokens: 0, drafted: 0, accepted: 0 };
 		this.number = tree.add(ofChat, parent, this.message);
 		this.message = ofChat.nodes[this.number];
 		this.controller = new AbortController();
@@ -52,7 +54,8 @@ class Answer {
 
 	body() {
 		const s = this.chat.settings;
-		const body = { model: model.name || undefined, messages: tree.messagesUntil(this.chat, this.parent), stream: true,
+		const body = { model: model.name || undefined, messages: tree.messagesUntil(this.chat, this.parent),
+			stream: true,
 			stream_options: { include_usage: true } };
 		for (const name of ['temperature', 'top_p', 'max_tokens'])
 			if (typeof s[name] === 'number')
@@ -77,7 +80,8 @@ class Answer {
 		if (chunk.usage)
 			m.tokens = chunk.usage.completion_tokens ?? 0;
 		if (chunk.timings)
-			Object.assign(m, { rate: chunk.timings.predicted_per_second ?? 0, drafted: chunk.timings.draft_n ?? 0,
+			Object.assign(m, { rate: chunk.timings.predicted_per_second ?? 0,
+				drafted: chunk.timings.draft_n ?? 0,
 				accepted: chunk.timings.draft_n_accepted ?? 0 });
 		if (this.frame === 0)
 			this.frame = requestAnimationFrame(() => this.show());
@@ -174,7 +178,8 @@ function viewOf(i) {
 	const view = new AnswerView(node, { onDelete, onAgain: () => {
 		if (!running.has(chat.id))
 			answer(node.parent);
-	}, onResults: (results) => answer(tree.add(chat, i, { role: 'tool', text: '', results })) }, branchOf(i), announce);
+	}, onResults: (results) => answer(tree.add(chat, i, { role: 'tool', text: '', results })) }, branchOf(i),
+		announce);
 	if (busy?.number === i) {
 		busy.view = view;
 		view.begin();
@@ -230,9 +235,11 @@ async function refreshList() {
 
 function chatItem(t) {
 	const current = t.id === chat.id;
-	const link = el('a', { href: `#/chat/${t.id}`, 'aria-current': current ? 'page' : null, title: t.title }, tree.titleOf(t));
+	const link = el('a', { href: `#/chat/${t.id}`, 'aria-current': current ? 'page' : null, title: t.title },
+		tree.titleOf(t));
 	if (running.has(t.id))
-		link.append(el('span', { class: 'dots small', role: 'img', 'aria-label': 'an answer is being written' }));
+		link.append(el('span', { class: 'dots small', role: 'img',
+			'aria-label': 'an answer is being written' }));
 	return el('li', { class: current ? 'current' : null }, link,
 		iconButton('edit', `Rename ${tree.titleOf(t)}`, () => renameChat(t)),
 		iconButton('delete', `Delete ${tree.titleOf(t)}`, () => removeChat(t)));
@@ -300,7 +307,8 @@ async function exportChats() {
 	const all = [];
 	for (const t of titles)
 		all.push(await loadChat(t.id));
-	const url = URL.createObjectURL(new Blob([tree.exportText(all.filter((c) => c !== null))], { type: 'application/json' }));
+	const url = URL.createObjectURL(new Blob([tree.exportText(all.filter((c) => c !== null))],
+		{ type: 'application/json' }));
 	el('a', { href: url, download: `od-moe-${new Date().toISOString().slice(0, 10)}.json` }).click();
 	setTimeout(() => URL.revokeObjectURL(url), 60000);
 }
@@ -399,7 +407,8 @@ export async function startChat(say) {
 	});
 	addEventListener('pagehide', () => {
 		for (const a of running.values())
-			savePart({ id: a.chat.id, number: a.number, text: a.message.text, thoughts: a.message.thoughts });
+			savePart({ id: a.chat.id, number: a.number, text: a.message.text,
+				thoughts: a.message.thoughts });
 	});
 	await restorePart();
 	showChat();

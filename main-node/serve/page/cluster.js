@@ -1,5 +1,5 @@
-// cluster.js - the view of the cluster: its machines, curves of the last minutes, and the timeline of the last steps. The server sends
-// states and steps (GET /cluster/events) and never a text of a user.
+// cluster.js - the view of the cluster: its machines, curves of the last minutes, and the timeline of the last steps.
+// The server sends states and steps (GET /cluster/events) and never a text of a user.
 import { events } from './api.js';
 import { CURVES, Curve } from './curves.js';
 import { $, el, formatBytes, formatNumber, setText } from './dom.js';
@@ -8,7 +8,8 @@ import { Timeline } from './timeline.js';
 const RETRY_MS = [1000, 2000, 4000, 8000];
 const SILENCE_MS = 10000; // a state comes each second: after this the connection is dead
 
-const TONES = { serving: 'good', 'idle by choice': 'plain', connecting: 'warn', lost: 'bad', refused: 'bad', distrusted: 'bad' };
+const TONES = { serving: 'good', 'idle by choice': 'plain', connecting: 'warn', lost: 'bad', refused: 'bad',
+	distrusted: 'bad' };
 
 let curves = [];
 let timeline = null;
@@ -97,8 +98,10 @@ function showState(s) {
 	problem.hidden = !s.problem;
 	setText(problem, [s.problem, s.remedy].filter((t) => t).join(' '));
 	const m = s.model ?? {}, q = s.queue ?? {};
-	const facts = [['Model', m.name ?? ''], ['Experts', `${m.moe_layers ?? '?'} layers of ${m.experts ?? '?'}, ${m.top_k ?? '?'} for each token`],
-		['Runs as', MODES[s.mode] ?? s.mode ?? ''], ['Texts', `${q.running ?? 0} written, ${q.waiting ?? 0} waiting (of ${q.limit ?? '?'})`],
+	const facts = [['Model', m.name ?? ''],
+		['Experts', `${m.moe_layers ?? '?'} layers of ${m.experts ?? '?'}, ${m.top_k ?? '?'} for each token`],
+		['Runs as', MODES[s.mode] ?? s.mode ?? ''], ['Texts',
+			`${q.running ?? 0} written, ${q.waiting ?? 0} waiting (of ${q.limit ?? '?'})`],
 		['Up for', duration(s.uptime_seconds ?? 0)], ['Version', s.version ?? '']];
 	const shown = facts.map((f) => f.join('\n')).join('\n');
 	if ($('facts').dataset.shown !== shown) {
@@ -118,7 +121,8 @@ class MachineView {
 		this.lines = [0, 1, 2].map(() => el('p', { class: 'machine-line' }));
 		this.problem = el('p', { class: 'machine-problem', hidden: true });
 		this.remedy = el('p', { class: 'machine-remedy', hidden: true });
-		this.node = el('li', {}, el('div', { class: 'machine-head' }, this.name, this.state), ...this.lines, this.problem, this.remedy);
+		this.node = el('li', {}, el('div', { class: 'machine-head' }, this.name, this.state), ...this.lines,
+			this.problem, this.remedy);
 	}
 
 	show(m) {
@@ -154,7 +158,9 @@ function whoOf(m) {
 function memoryOf(m) {
 	const parts = [];
 	if (m.memory_bytes > 0)
-		parts.push(`${formatBytes(m.memory_bytes)} of memory${m.memory_peak_bytes > m.memory_bytes ? ` (peak ${formatBytes(m.memory_peak_bytes)})` : ''}`);
+		parts.push(`${formatBytes(m.memory_bytes)} of memory`);
+	if (m.memory_bytes > 0 && m.memory_peak_bytes > m.memory_bytes)
+		parts.push(`peak ${formatBytes(m.memory_peak_bytes)}`);
 	return parts.join(' · ');
 }
 

@@ -10,9 +10,11 @@ function ratio(part, whole) {
 // value(d, state): from differences of the counters (d.seconds: the time between); null: nothing to say.
 export const CURVES = [
 	{ name: 'Tokens per second', unit: '', digits: 1, value: (d) => d.tokens / d.seconds },
-	{ name: 'Experts predicted (recall)', unit: '%', digits: 1, most: 100, value: ratio('recalled_uses', 'predicted_uses') },
+	{ name: 'Experts predicted (recall)', unit: '%', digits: 1, most: 100,
+		value: ratio('recalled_uses', 'predicted_uses') },
 	{ name: 'Experts served in time', unit: '%', digits: 1, most: 100, value: ratio('ready_uses', 'expert_uses') },
-	{ name: 'Texts: written and waiting', unit: '', digits: 0, value: (d, s) => (s.queue?.running ?? 0) + (s.queue?.waiting ?? 0) },
+	{ name: 'Texts: written and waiting', unit: '', digits: 0, value: (d, s) => (s.queue?.running ?? 0) +
+		(s.queue?.waiting ?? 0) },
 ];
 
 export class Curve {
@@ -23,9 +25,11 @@ export class Curve {
 		this.now = el('p', { class: 'curve-now' }, '-');
 		this.line = svg('path', { class: 'line' });
 		this.area = svg('path', { class: 'area' });
-		this.picture = svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${name}: nothing yet` },
+		this.picture = svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img',
+			'aria-label': `${name}: nothing yet` },
 			this.area, this.line);
-		this.node = el('div', { class: 'curve' }, el('p', { class: 'curve-name' }, name), this.now, this.picture);
+		this.node = el('div', { class: 'curve' }, el('p', { class: 'curve-name' }, name), this.now,
+			this.picture);
 	}
 
 	add(state) {
@@ -57,9 +61,12 @@ export class Curve {
 		const span = Math.min(SECONDS, Math.max(MIN_SECONDS, end - this.points[0][0]));
 		const most = Math.max(this.most, ...values) || 1;
 		setText(this.now, this.text(latest));
-		this.picture.setAttribute('aria-label',
-			`${this.name}: now ${this.text(latest)}, between ${this.text(Math.min(...values))} and ${this.text(Math.max(...values))} in the last ${Math.ceil(span / 60)} minutes`);
-		const xy = this.points.map(([t, v]) => `${((1 - (end - t) / span) * WIDTH).toFixed(1)},${((1 - v / most) * (HEIGHT - 4) + 2).toFixed(1)}`);
+		const least = this.text(Math.min(...values)), largest = this.text(Math.max(...values));
+		this.picture.setAttribute('aria-label', `${this.name}: now ${this.text(latest)}, ` +
+			`between ${least} and ${largest} in the last ${Math.ceil(span / 60)} minutes`);
+		const x = (t) => ((1 - (end - t) / span) * WIDTH).toFixed(1);
+		const y = (v) => ((1 - v / most) * (HEIGHT - 4) + 2).toFixed(1);
+		const xy = this.points.map(([t, v]) => `${x(t)},${y(v)}`);
 		const first = xy[0].split(',')[0];
 		this.line.setAttribute('d', `M${xy.join('L')}`);
 		this.area.setAttribute('d', `M${first},${HEIGHT}L${xy.join('L')}L${WIDTH},${HEIGHT}Z`);

@@ -29,7 +29,8 @@ export function icon(name) {
 }
 
 export function iconButton(name, label, onClick) {
-	const b = el('button', { type: 'button', class: 'icon-button small', 'aria-label': label, title: label }, icon(name));
+	const b = el('button', { type: 'button', class: 'icon-button small', 'aria-label': label, title: label },
+		icon(name));
 	b.addEventListener('click', onClick);
 	return b;
 }
@@ -83,7 +84,8 @@ export function openDialog(dialog, check = () => true) {
 	});
 }
 
-// Asks for a text (text: what stands there at first), or, with text null, for a yes. Resolves to the text, true, or null.
+// Asks for a text (text: what stands there at first), or, with text null, for a yes. Resolves to the text, true, or
+// null.
 export async function ask(title, label, ok, text = null) {
 	const input = $('ask-input');
 	$('ask-title').textContent = title;

@@ -1,5 +1,5 @@
-// events.js - server-sent events from a stream of bytes, as the HTML standard reads them (section 9.2.6). Chunks may end anywhere, in the
-// middle of a character too. EventSource is not used because it sends no Authorization header.
+// events.js - server-sent events from a stream of bytes, as the HTML standard reads them (section 9.2.6). Chunks may
+// end anywhere, in the middle of a character too. EventSource is not used because it sends no Authorization header.
 
 const LINE_END = /\r\n?|\n/g;
 const MAX_EVENT = 32 << 20; // characters; a server that sends more is broken

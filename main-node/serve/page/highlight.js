@@ -1,20 +1,29 @@
-// highlight.js - colours for code: comments, texts, numbers and common keywords, the same for all languages. It looks at each character
-// a bounded number of times.
+// highlight.js - colours for code: comments, texts, numbers and common keywords, the same for all languages. It looks
+// at each character a bounded number of times.
 import { el } from './dom.js';
 
 const MAX_CODE = 50000; // characters; longer code stays plain
-const WORDS = new Set(('and as assert async await auto bool boolean break case catch char class const continue def default defer del delete do double ' +
-	'elif else enum except export extends extern false final finally float fn for from func function go goto if impl import in include ' +
-	'instanceof int interface is lambda let long loop match mod module mut namespace new nil none None not null nullptr of operator or ' +
-	'package pass private protected pub public raise return self short signed sizeof static struct super switch template this throw ' +
-	'trait true True False try type typedef typeof union unsigned use using var void volatile where while with yield ' +
-	'SELECT FROM WHERE INSERT INTO UPDATE DELETE CREATE TABLE JOIN ON GROUP ORDER BY LIMIT VALUES SET echo fi then done esac').split(' '));
-const HASH_COMMENTS = new Set(['python', 'py', 'sh', 'bash', 'shell', 'zsh', 'ruby', 'rb', 'perl', 'yaml', 'yml', 'toml', 'make', 'makefile', 'r',
+const WORDS = new Set(
+	(
+		'and as assert async await auto bool boolean break case catch char class const continue def default ' +
+		'defer del delete do double elif else enum except export extends extern false final finally float fn ' +
+		'for from func function go goto if impl import in include instanceof int interface is lambda let long ' +
+		'loop match mod module mut namespace new nil none None not null nullptr of operator or package pass ' +
+		'private protected pub public raise return self short signed sizeof static struct super switch ' +
+		'template this throw trait true True False try type typedef typeof union unsigned use using var void ' +
+		'volatile where while with yield SELECT FROM WHERE INSERT INTO UPDATE DELETE CREATE TABLE JOIN ON ' +
+		'GROUP ORDER BY LIMIT VALUES SET echo fi then done esac'
+	).split(' '),
+);
+const HASH_COMMENTS = new Set(['python', 'py', 'sh', 'bash', 'shell', 'zsh', 'ruby', 'rb', 'perl', 'yaml', 'yml',
+	'toml', 'make', 'makefile', 'r',
 	'dockerfile', 'ini', 'conf']);
 const DASH_COMMENTS = new Set(['sql', 'lua', 'haskell', 'hs', 'ada']);
 const PLAIN = new Set(['text', 'txt', 'plain', 'markdown', 'md', 'diff', 'html', 'xml', 'console', 'output']);
 // Texts end on their line. A comment over several lines that does not end is no comment.
-const TOKEN = /\/\*[^]{0,5000}?\*\/|\/\/[^\n]*|#[^\n]*|--[^\n]*|"(?:\\.|[^"\\\n]){0,2000}"|'(?:\\.|[^'\\\n]){0,2000}'|\b\d[\w.]*|\b[A-Za-z_]\w*/g;
+const COMMENT = /\/\*[^]{0,5000}?\*\/|\/\/[^\n]*|#[^\n]*|--[^\n]*/;
+const TEXT = /"(?:\\.|[^"\\\n]){0,2000}"|'(?:\\.|[^'\\\n]){0,2000}'/;
+const TOKEN = new RegExp(`${COMMENT.source}|${TEXT.source}|\\b\\d[\\w.]*|\\b[A-Za-z_]\\w*`, 'g');
 
 function classOf(token, language) {
 	const two = token.slice(0, 2);

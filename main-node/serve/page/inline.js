@@ -1,5 +1,6 @@
-// inline.js - what stands inside a paragraph of Markdown: emphasis, code, links. A model's text is hostile: nodes are made one by one, time is
-// linear in the length, and depth is limited. Emphasis is found as CommonMark 0.31 says (appendix, "delimiter stack").
+// inline.js - what stands inside a paragraph of Markdown: emphasis, code, links. A model's text is hostile: nodes are
+// made one by one, time is linear in the length, and depth is limited. Emphasis is found as CommonMark 0.31 says
+// (appendix, "delimiter stack").
 import { el } from './dom.js';
 
 const MAX_DEPTH = 16; // of elements in each other
@@ -8,7 +9,8 @@ const MAX_PARENTHESES = 8; // in each other, in a link's address
 const SPECIAL = /[\\`*_~[\]!<&\nh$]/g;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
-const ENTITIES = { amp: '&', lt: '<', gt: '>', quot: '"', apos: "'", nbsp: '\u00a0', copy: '©', hellip: '…', mdash: '—', ndash: '–',
+const ENTITIES = { amp: '&', lt: '<', gt: '>', quot: '"', apos: "'", nbsp: '\u00a0', copy: '©', hellip: '…', mdash: '—',
+	ndash: '–',
 	times: '×', rarr: '→', larr: '←', le: '≤', ge: '≥', ne: '≠' };
 
 // The address as it may be opened, or null: only these schemes, and never an address relative to this page.
@@ -26,7 +28,8 @@ function link(href, inside) {
 	return el('a', { href, title: href.slice(0, 500), rel: 'noopener noreferrer', target: '_blank' }, inside);
 }
 
-// Parts of the text between its start and its end: a node, or characters of emphasis that may become one. They are in a list, linked both ways.
+// Parts of the text between its start and its end: a node, or characters of emphasis that may become one. They are in a
+// list, linked both ways.
 class Part {
 	constructor(node, depth = 0) {
 		this.node = node;
@@ -172,7 +175,8 @@ class InlineParser {
 		return end - this.at;
 	}
 
-	// Of backquotes only a run of the same length closes. Runs of each length are searched once over the whole text.
+	// Of backquotes only a run of the same length closes. Runs of each length are searched once over the whole
+	// text.
 	code() {
 		const n = this.run('`'), start = this.at + n;
 		const end = this.closingRun(n, start);
@@ -312,7 +316,8 @@ class InlineParser {
 	angle() {
 		const end = boundedIndex(this.text, '>', this.at, 1000);
 		const inside = end < 0 ? '' : this.text.slice(this.at + 1, end);
-		const mail = /^[\w.+-]{1,64}@[\w-]{1,63}(\.[\w-]{1,63}){1,8}$/.test(inside) ? `mailto:${inside}` : inside;
+		const mail = /^[\w.+-]{1,64}@[\w-]{1,63}(\.[\w-]{1,63}){1,8}$/.test(inside) ? `mailto:${inside}` :
+			inside;
 		const href = /[\s<]/.test(inside) ? null : safeUrl(mail);
 		if (/^<br ?\/?>$/i.test(this.text.slice(this.at, end + 1))) {
 			this.at = end + 1;
@@ -328,7 +333,8 @@ class InlineParser {
 	}
 
 	entity() {
-		const m = /^&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-z]{2,6}));/.exec(this.text.slice(this.at, this.at + 12));
+		const m = /^&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-z]{2,6}));/.exec(this.text.slice(this.at,
+			this.at + 12));
 		let c = null;
 		if (m !== null && m[3] !== undefined)
 			c = Object.hasOwn(ENTITIES, m[3]) ? ENTITIES[m[3]] : null;
@@ -345,7 +351,8 @@ class InlineParser {
 	// An address without any brackets.
 	address() {
 		const { text, at } = this;
-		if ((!text.startsWith('https://', at) && !text.startsWith('http://', at)) || /\w/.test(text[at - 1] ?? ' ') || this.brackets.length > 0) {
+		if ((!text.startsWith('https://', at) && !text.startsWith('http://', at)) ||
+			/\w/.test(text[at - 1] ?? ' ') || this.brackets.length > 0) {
 			this.one();
 			return;
 		}
@@ -431,7 +438,8 @@ function unlink(list, part) {
 		list.last = part.before;
 }
 
-// The rule of three: runs that could both open and close pair only where their lengths do not add up to a multiple of three.
+// The rule of three: runs that could both open and close pair only where their lengths do not add up to a multiple of
+// three.
 function pairs(opener, closer) {
 	if (opener.mark !== closer.mark || !opener.opens)
 		return false;
@@ -446,7 +454,8 @@ function kindOf(closer) {
 	return `${closer.mark}${closer.opens}${closer.original % 3}`;
 }
 
-// Makes elements of the marks in a list. Each part is passed at most a few times: marks that no later one can pair with are left behind.
+// Makes elements of the marks in a list. Each part is passed at most a few times: marks that no later one can pair with
+// are left behind.
 function emphasize(list) {
 	const stack = []; // marks that may open, from the left
 	const bottom = new Map(); // kind of a closer: so many of the stack need not be looked at

@@ -1,5 +1,6 @@
-// markdown.js - Markdown as nodes, while it is being written. The text is cut into segments at blank lines and code fences; a segment that has
-// ended is never looked at again. A model's text is hostile: there is no HTML in it, nothing is loaded, depth is limited, time is linear.
+// markdown.js - Markdown as nodes, while it is being written. The text is cut into segments at blank lines and code
+// fences; a segment that has ended is never looked at again. A model's text is hostile: there is no HTML in it, nothing
+// is loaded, depth is limited, time is linear.
 import { copyButton, el } from './dom.js';
 import { highlight } from './highlight.js';
 import { inlineNodes } from './inline.js';
@@ -36,12 +37,14 @@ function outdent(line, n) {
 
 function fenceOf(line) {
 	const m = FENCE.exec(line);
-	return m === null ? null : { mark: m[1], indent: indentOf(line), language: line.slice(indentOf(line) + m[1].length).trim() };
+	return m === null ? null : { mark: m[1], indent: indentOf(line),
+		language: line.slice(indentOf(line) + m[1].length).trim() };
 }
 
 function endsFence(line, fence) {
 	const t = line.trim();
-	return indentOf(line) < 4 && t.length <= MAX_FENCE && t.length >= fence.mark.length && t[0] === fence.mark[0] && t === fence.mark[0].repeat(t.length);
+	return indentOf(line) < 4 && t.length <= MAX_FENCE && t.length >= fence.mark.length && t[0] === fence.mark[0] &&
+		t === fence.mark[0].repeat(t.length);
 }
 
 function headingOf(line) {
@@ -127,7 +130,8 @@ function rowNode(tag, cells, alignments) {
 	const row = el('tr');
 	const n = Math.min(cells.length, alignments.length);
 	for (let i = 0; i < n; i++)
-		row.append(el(tag, { class: `to-${alignments[i]}`, scope: tag === 'th' ? 'col' : null }, inlineNodes(cells[i])));
+		row.append(el(tag, { class: `to-${alignments[i]}`, scope: tag === 'th' ? 'col' : null },
+			inlineNodes(cells[i])));
 	if (n < alignments.length) // one cell for all that are missing
 		row.append(el('td', { colspan: alignments.length - n }));
 	return row;
@@ -220,7 +224,8 @@ class BlockParser {
 
 	list(lines, i, depth, into) {
 		const first = itemOf(lines[i]);
-		const node = el(first.ordered ? 'ol' : 'ul', { start: first.ordered && first.start !== 1 ? first.start : null });
+		const node = el(first.ordered ? 'ol' : 'ul', { start: first.ordered && first.start !== 1 ? first.start :
+			null });
 		const items = [];
 		let loose = false;
 		for (let item = first; item !== null;) {
@@ -256,7 +261,8 @@ class BlockParser {
 				continue;
 			}
 			// Models often indent an inner list by two spaces only.
-			const isInside = indent >= item.column || (indent >= item.indent + 2 && itemOf(line.trimStart()) !== null);
+			const isInside = indent >= item.column ||
+				(indent >= item.indent + 2 && itemOf(line.trimStart()) !== null);
 			const isLazy = blanks === 0 && !isInside && !beginsBlock(line) && itemOf(line) === null;
 			if (!isInside && !isLazy)
 				break;
@@ -272,7 +278,8 @@ class BlockParser {
 		const node = el('li'), task = /^\[([ xX])\] /.exec(lines[0]);
 		if (task !== null) {
 			const done = task[1] !== ' ';
-			node.append(el('span', { class: 'task', role: 'img', 'aria-label': done ? 'done' : 'to do' }, done ? '☑' : '☐'), ' ');
+			node.append(el('span', { class: 'task', role: 'img', 'aria-label': done ? 'done' : 'to do' },
+				done ? '☑' : '☐'), ' ');
 			lines[0] = lines[0].slice(4);
 		}
 		this.blocks(lines, depth + 1, node, tight);
@@ -284,7 +291,8 @@ class BlockParser {
 		const head = el('thead', {}, rowNode('th', cellsOf(lines[i]), alignments));
 		for (i += 2; i < lines.length && !isBlank(lines[i]) && lines[i].includes('|'); i++)
 			body.append(rowNode('td', cellsOf(lines[i]), alignments));
-		into.append(el('div', { class: 'table-box', tabindex: '0', role: 'group', 'aria-label': 'Table' }, el('table', {}, head, body)));
+		into.append(el('div', { class: 'table-box', tabindex: '0', role: 'group', 'aria-label': 'Table' },
+			el('table', {}, head, body)));
 		return i;
 	}
 
@@ -296,7 +304,8 @@ class BlockParser {
 				into.append(this.heading(under[1][0] === '=' ? 1 : 2, inside.join('\n')));
 				return i + 1;
 			}
-			if (beginsBlock(lines[i]) || (lines[i].includes('|') && i + 1 < lines.length && alignmentsOf(lines[i + 1]) !== null))
+			if (beginsBlock(lines[i]) || (lines[i].includes('|') && i + 1 < lines.length &&
+				alignmentsOf(lines[i + 1]) !== null))
 				break;
 			inside.push(lines[i].trimStart());
 		}
@@ -333,8 +342,10 @@ class CodeBox {
 		this.code = el('code');
 		this.text = new GrowingText(this.code);
 		this.node = el('div', { class: 'code' },
-			el('div', { class: 'code-head' }, el('span', {}, this.language), copyButton('Copy the code', () => this.code.textContent)),
-			el('pre', { tabindex: '0', role: 'group', 'aria-label': this.language === '' ? 'Code' : `Code, ${this.language}` }, this.code));
+			el('div', { class: 'code-head' }, el('span', {}, this.language),
+				copyButton('Copy the code', () => this.code.textContent)),
+			el('pre', { tabindex: '0', role: 'group', 'aria-label': this.language === '' ? 'Code' :
+				`Code, ${this.language}` }, this.code));
 	}
 
 	append(text) {
@@ -370,7 +381,8 @@ class Segment {
 		this.length += line.length + 1;
 	}
 
-	// Where a segment is long, it is made anew only after it has grown by a quarter. Until then its end is plain text.
+	// Where a segment is long, it is made anew only after it has grown by a quarter. Until then its end is plain
+	// text.
 	staysWith(length) {
 		return length > SMALL && length < this.madeLength * 1.25;
 	}
@@ -378,7 +390,8 @@ class Segment {
 	show(unfinished) {
 		const length = this.length + unfinished.length;
 		if (this.staysWith(length)) {
-			this.tail.append([...this.lines.slice(this.shownLines), unfinished].join('\n').slice(this.shownRest));
+			this.tail.append([...this.lines.slice(this.shownLines),
+				unfinished].join('\n').slice(this.shownRest));
 		} else {
 			const tail = el('span', { class: 'tail' });
 			this.make([...this.lines, unfinished]);
@@ -458,7 +471,8 @@ class OpenFence {
 	}
 }
 
-// May this line, which has not ended, still become the first line of a list, of code or a rule? Then it is not known yet where it belongs.
+// May this line, which has not ended, still become the first line of a list, of code or a rule? Then it is not known
+// yet where it belongs.
 function isOpen(line) {
 	return fenceOf(line) !== null || /^ *([-*_+ ]+|`+|~+|\d{1,9}[.)]?)$/.test(line);
 }
@@ -553,8 +567,8 @@ export class Markdown {
 		this.#blanks = 0;
 	}
 
-	// Makes sure that the open segment is the one that a line belongs to. After blank lines a segment goes on only where the line belongs
-	// to its list, or is indented.
+	// Makes sure that the open segment is the one that a line belongs to. After blank lines a segment goes on only
+	// where the line belongs to its list, or is indented.
 	#place(line) {
 		const starts = this.#blanks > 0 && indentOf(line) < 2 && !(this.#open.inList && itemOf(line) !== null);
 		if (this.#open === null || starts) {

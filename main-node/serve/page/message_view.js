@@ -28,8 +28,10 @@ export class UserView {
 		this.message = node;
 		this.actions = actions;
 		this.bubble = el('div', { class: 'bubble', dir: 'auto' }, node.text);
-		this.bar = el('div', { class: 'bar' }, branchBar(branch), copyButton('Copy the message', () => node.text),
-			iconButton('edit', 'Edit the message', () => this.edit()), iconButton('delete', 'Delete from here on', actions.onDelete));
+		this.bar = el('div', { class: 'bar' }, branchBar(branch),
+			copyButton('Copy the message', () => node.text),
+			iconButton('edit', 'Edit the message', () => this.edit()),
+				iconButton('delete', 'Delete from here on', actions.onDelete));
 		this.node = el('article', { class: 'message user', 'aria-label': 'You' }, this.bubble, this.bar);
 	}
 
@@ -46,7 +48,8 @@ export class UserView {
 				this.actions.onEdit(text);
 		};
 		const form = el('div', { class: 'edit-box' }, area,
-			el('div', { class: 'buttons' }, button('Cancel', done), button('Send as a new branch', send, { class: 'primary' })));
+			el('div', { class: 'buttons' }, button('Cancel', done),
+				button('Send as a new branch', send, { class: 'primary' })));
 		area.value = this.message.text;
 		area.addEventListener('keydown', (e) => {
 			if (e.key === 'Escape') {
@@ -66,7 +69,8 @@ export class UserView {
 export class ToolView {
 	constructor(node) {
 		this.node = el('article', { class: 'message tool', 'aria-label': 'Results of tools' },
-			...node.results.map((r) => el('details', { class: 'call' }, el('summary', {}, `Result of ${r.name}`), el('pre', { tabindex: '0' }, r.text))));
+			...node.results.map((r) => el('details', { class: 'call' },
+				el('summary', {}, `Result of ${r.name}`), el('pre', { tabindex: '0' }, r.text))));
 	}
 }
 
@@ -87,13 +91,17 @@ export class AnswerView {
 		this.shownThoughts = this.shownText = 0;
 		this.thoughts = el('div', { class: 'thoughts-text', dir: 'auto' });
 		this.thoughtsTitle = el('summary', {}, 'Thoughts');
-		this.thoughtsBox = el('details', { class: 'thoughts', hidden: true }, this.thoughtsTitle, this.thoughts);
+		this.thoughtsBox = el('details', { class: 'thoughts', hidden: true }, this.thoughtsTitle,
+			this.thoughts);
 		this.text = el('div', { class: 'markdown', dir: 'auto' });
 		this.calls = el('div', { class: 'calls' });
 		this.notice = el('div', { class: 'notice' });
-		this.wait = el('p', { class: 'wait', hidden: true }, el('span', { class: 'dots', 'aria-hidden': 'true' }), el('span', {}, 'Waiting for the first token'));
+		this.wait = el('p', { class: 'wait', hidden: true },
+			el('span', { class: 'dots', 'aria-hidden': 'true' }),
+			el('span', {}, 'Waiting for the first token'));
 		this.bar = el('div', { class: 'bar' });
-		this.node = el('article', { class: 'message answer', 'aria-label': 'Answer' }, this.thoughtsBox, this.text, this.calls, this.wait, this.notice,
+		this.node = el('article', { class: 'message answer', 'aria-label': 'Answer' }, this.thoughtsBox,
+			this.text, this.calls, this.wait, this.notice,
 			this.bar);
 	}
 
@@ -162,7 +170,8 @@ export class AnswerView {
 	}
 
 	addCall() {
-		const view = { title: el('summary'), text: el('pre', { tabindex: '0', role: 'group', 'aria-label': 'Arguments' }), shown: -1 };
+		const view = { title: el('summary'), text: el('pre',
+			{ tabindex: '0', role: 'group', 'aria-label': 'Arguments' }), shown: -1 };
 		this.calls.append(el('details', { class: 'call', open: true }, view.title, view.text));
 		return view;
 	}
@@ -170,14 +179,16 @@ export class AnswerView {
 	finish() {
 		const m = this.message, words = [];
 		if (m.problem)
-			words.push(el('div', { class: 'error', role: 'alert' }, el('p', {}, m.problem), button('Try again', this.actions.onAgain)));
+			words.push(el('div', { class: 'error', role: 'alert' }, el('p', {}, m.problem),
+				button('Try again', this.actions.onAgain)));
 		else if (ENDS[m.end])
 			words.push(el('p', { class: 'note' }, ENDS[m.end]));
 		else if (m.text === '' && m.calls.length === 0)
 			words.push(el('p', { class: 'note' }, 'The answer is empty.'));
 		this.notice.replaceChildren(...words);
 		this.bar.replaceChildren(...[branchBar(this.branch), copyButton('Copy the answer', () => m.text),
-			iconButton('again', 'Answer again', this.actions.onAgain), iconButton('delete', 'Delete from here on', this.actions.onDelete),
+			iconButton('again', 'Answer again', this.actions.onAgain),
+				iconButton('delete', 'Delete from here on', this.actions.onDelete),
 			statistics(m)].filter((n) => n !== null));
 	}
 
@@ -188,7 +199,8 @@ export class AnswerView {
 			this.calls.append(el('label', { for: `result-${i}` }, `Result of ${call.name}`), area);
 			return area;
 		});
-		const send = () => this.actions.onResults(this.message.calls.map((c, i) => ({ id: c.id, name: c.name, text: areas[i].value })));
+		const send = () => this.actions.onResults(this.message.calls.map((c, i) =>
+			({ id: c.id, name: c.name, text: areas[i].value })));
 		this.calls.append(el('div', { class: 'buttons' }, button('Send results', send, { class: 'primary' })));
 	}
 }

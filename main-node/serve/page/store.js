@@ -1,5 +1,5 @@
-// store.js - conversations in IndexedDB, settings in localStorage. Where the browser allows neither, both last as long as the page, and
-// onProblem says so.
+// store.js - conversations in IndexedDB, settings in localStorage. Where the browser allows neither, both last as long
+// as the page, and onProblem says so.
 
 const DATABASE = 'od-moe', CHATS = 'chats', TITLES = 'titles';
 const SETTINGS = 'od-moe.settings', PART = 'od-moe.part';
@@ -51,7 +51,8 @@ function open() {
 // What the list shows of each conversation: the latest first.
 export async function listChats() {
 	const db = await open();
-	const titles = db === null ? [...memory.values()] : await finished(db.transaction(TITLES).objectStore(TITLES).getAll());
+	const titles = db === null ? [...memory.values()] :
+		await finished(db.transaction(TITLES).objectStore(TITLES).getAll());
 	return titles.sort((a, b) => b.updated - a.updated);
 }
 
@@ -94,7 +95,8 @@ export async function deleteChat(id) {
 	await ended(t);
 }
 
-// What has come of an answer when its page is closed: a database is too slow then. part: { id, number, text, thoughts }.
+// What has come of an answer when its page is closed: a database is too slow then. part has the id of the conversation,
+// the number of the message, text and thoughts.
 export function savePart(part) {
 	try {
 		localStorage.setItem(PART, JSON.stringify(part));

@@ -1,16 +1,21 @@
-// timeline.js - the last steps on a canvas: a lane for main, one for each shadow's predictions, one for each worker. Beside it the last step
-// as a table, for readers that see no canvas.
+// timeline.js - the last steps on a canvas: a lane for main, one for each shadow's predictions, one for each worker.
+// Beside it the last step as a table, for readers that see no canvas.
 import { $, el, formatNumber, setText } from './dom.js';
 
 const KEEP = 16; // steps
-const LANE_PX = 22, SMALL_LANE_PX = 14, GAP_PX = 16, TOP_PX = 22, LABEL_PX = 120, SMALL_LABEL_PX = 74, MIN_STEP_PX = 300;
+const LANE_PX = 22, SMALL_LANE_PX = 14, GAP_PX = 16, TOP_PX = 22, LABEL_PX = 120, SMALL_LABEL_PX = 74,
+	MIN_STEP_PX = 300;
 
-const MAIN = { attention: ['attention', 'attention'], send: ['send', 'sends rows'], wait: ['wait', 'waits for experts'], head: ['head', 'head and sampling'],
+const MAIN = { attention: ['attention', 'attention'], send: ['send', 'sends rows'], wait: ['wait', 'waits for experts'],
+	head: ['head', 'head and sampling'],
 	experts: ['experts', 'experts on main'] };
-const LEGEND = [['attention', '', 'attention'], ['experts', '', 'experts on main'], ['send', '', 'sending'], ['wait', '', 'waiting'], ['head', '', 'head'],
-	['good', ' up', 'predicted right'], ['danger', ' down', 'predicted wrong'], ['send', ' line', 'in flight'], ['load', '', 'expert load'],
+const LEGEND = [['attention', '', 'attention'], ['experts', '', 'experts on main'], ['send', '', 'sending'],
+	['wait', '', 'waiting'], ['head', '', 'head'],
+	['good', ' up', 'predicted right'], ['danger', ' down', 'predicted wrong'], ['send', ' line', 'in flight'],
+		['load', '', 'expert load'],
 	['compute', '', 'expert compute']];
-const COLOURS = ['attention', 'experts', 'send', 'wait', 'head', 'good', 'danger', 'load', 'compute', 'text', 'soft', 'line', 'side'];
+const COLOURS = ['attention', 'experts', 'send', 'wait', 'head', 'good', 'danger', 'load', 'compute', 'text', 'soft',
+	'line', 'side'];
 
 function milliseconds(us) {
 	return `${formatNumber(us / 1000, us < 10000 ? 2 : 1)} ms`;
@@ -64,7 +69,8 @@ export class Timeline {
 	setMachines(machines) {
 		const order = { main: 0, shadow: 1, worker: 2 };
 		const lanes = [...machines].sort((a, b) => order[a.role] - order[b.role] || a.id - b.id)
-			.map((m) => ({ role: m.role, id: m.id, label: m.role === 'main' ? 'main' : m.host || m.name || `${m.role} ${m.id}` }));
+			.map((m) => ({ role: m.role, id: m.id, label: m.role === 'main' ? 'main' : m.host || m.name ||
+				`${m.role} ${m.id}` }));
 		// Steps say what came from a shadow, but not from which: all predictions are in the first one's lane.
 		const firstShadow = lanes.findIndex((l) => l.role === 'shadow');
 		this.lanes = lanes.filter((l, i) => l.role !== 'shadow' || i === firstShadow);
@@ -99,7 +105,8 @@ export class Timeline {
 		const steps = this.steps.slice(-Number($('timeline-steps').value));
 		const lane = this.lanes.length > 14 ? SMALL_LANE_PX : LANE_PX;
 		this.labelPx = box.clientWidth < 600 ? SMALL_LABEL_PX : LABEL_PX;
-		const width = Math.max(box.clientWidth, this.labelPx + steps.length * MIN_STEP_PX), height = TOP_PX + Math.max(1, this.lanes.length) * lane + 6;
+		const width = Math.max(box.clientWidth, this.labelPx + steps.length * MIN_STEP_PX), height = TOP_PX +
+			Math.max(1, this.lanes.length) * lane + 6;
 		const scale = devicePixelRatio || 1;
 		Object.assign(this.canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
 		this.canvas.style.width = `${width}px`;
@@ -110,7 +117,8 @@ export class Timeline {
 		this.lanePx = lane;
 		this.drawLanes(width, height);
 		this.drawSteps(steps, width, height);
-		this.canvas.setAttribute('aria-label', steps.length === 0 ? 'No step yet' : `The last ${steps.length} steps; the table below has the last one`);
+		this.canvas.setAttribute('aria-label', steps.length === 0 ? 'No step yet' :
+			`The last ${steps.length} steps; the table below has the last one`);
 	}
 
 	drawLanes(width, height) {
@@ -155,9 +163,11 @@ export class Timeline {
 	drawStep(s) {
 		const main = this.laneOf('main'), shadow = this.laneOf('shadow');
 		for (const [kind, m, at, us] of s.main ?? [])
-			this.bar(main, at, us, MAIN[kind]?.[0] ?? 'soft', `main, layer ${m}: ${MAIN[kind]?.[1] ?? kind}, ${milliseconds(us)}`);
+			this.bar(main, at, us, MAIN[kind]?.[0] ?? 'soft',
+				`main, layer ${m}: ${MAIN[kind]?.[1] ?? kind}, ${milliseconds(us)}`);
 		for (const [m, at, right, wrong] of s.shadow ?? [])
-			this.prediction(shadow, at, right, wrong, `shadow, layer ${m}: ${right} predicted right, ${wrong} wrong`);
+			this.prediction(shadow, at, right, wrong,
+				`shadow, layer ${m}: ${right} predicted right, ${wrong} wrong`);
 		for (const w of s.workers ?? [])
 			this.result(w);
 	}
@@ -165,21 +175,25 @@ export class Timeline {
 	bar(lane, at, us, colour, text, thin = false) {
 		if (lane < 0)
 			return;
-		const from = Math.max(this.left, this.x + at * this.perUs), to = Math.min(this.right, this.x + (at + us) * this.perUs);
+		const from = Math.max(this.left, this.x + at * this.perUs),
+			to = Math.min(this.right, this.x + (at + us) * this.perUs);
 		const y = TOP_PX + lane * this.lanePx, height = thin ? 2 : this.lanePx - 6;
 		if (to < from)
 			return;
-		const box = { x: from, y: y + (this.lanePx - height) / 2 - .5, width: Math.max(.7, to - from), height, text };
+		const box = { x: from, y: y + (this.lanePx - height) / 2 - .5, width: Math.max(.7, to - from), height,
+			text };
 		this.context.fillStyle = this.colour[colour];
 		this.context.fillRect(box.x, box.y, box.width, box.height);
 		this.boxes.push(box);
 	}
 
-	// Right experts as a triangle that stands, wrong ones as one that hangs: colours are not all that tells them apart.
+	// Right experts as a triangle that stands, wrong ones as one that hangs: colours are not all that tells them
+	// apart.
 	prediction(lane, at, right, wrong, text) {
 		if (lane < 0)
 			return;
-		const x = Math.min(this.right, Math.max(this.left, this.x + at * this.perUs)), y = TOP_PX + lane * this.lanePx + this.lanePx / 2 - .5;
+		const x = Math.min(this.right, Math.max(this.left, this.x + at * this.perUs)), y = TOP_PX +
+			lane * this.lanePx + this.lanePx / 2 - .5;
 		const most = this.lanePx / 2 - 2, size = (n) => (n > 0 ? Math.min(most, 2 + n) : 0);
 		const c = this.context;
 		for (const [n, up, colour] of [[right, -1, 'good'], [wrong, 1, 'danger']]) {
@@ -193,11 +207,13 @@ export class Timeline {
 		this.boxes.push({ x: x - 2.5, y: y - most, width: 5, height: 2 * most, text });
 	}
 
-	// In flight from sent to answered. The worker says how long it loaded, waited and computed; computing ends with the answer.
+	// In flight from sent to answered. The worker says how long it loaded, waited and computed; computing ends with
+	// the answer.
 	result([id, m, sent, answered, load, wait, compute, experts, ready]) {
 		const lane = this.laneOf('worker', id), who = this.lanes[lane]?.label ?? `worker ${id}`;
-		const text = `${who}, layer ${m}: ${experts} ${experts === 1 ? 'expert' : 'experts'}, ${ready} ready, load ${milliseconds(load)}, wait ${milliseconds(wait)}, ` +
-			`compute ${milliseconds(compute)}, in flight ${milliseconds(answered - sent)}`;
+		const text = `${who}, layer ${m}: ${experts} ${experts === 1 ? 'expert' : 'experts'}, ${ready} ready, ` +
+			`load ${milliseconds(load)}, wait ${milliseconds(wait)}, compute ${milliseconds(compute)}, ` +
+			`in flight ${milliseconds(answered - sent)}`;
 		this.bar(lane, sent, answered - sent, 'send', text, true);
 		this.bar(lane, answered - compute, compute, 'compute', text);
 		this.bar(lane, answered - compute - wait, wait, 'wait', text);
@@ -206,7 +222,8 @@ export class Timeline {
 
 	point(e) {
 		const r = this.canvas.getBoundingClientRect(), x = e.clientX - r.left, y = e.clientY - r.top;
-		const hit = this.boxes.findLast((b) => x >= b.x - 2 && x <= b.x + b.width + 2 && y >= b.y - 3 && y <= b.y + b.height + 3);
+		const hit = this.boxes.findLast((b) => x >= b.x - 2 && x <= b.x + b.width + 2 && y >= b.y - 3 &&
+			y <= b.y + b.height + 3);
 		setText($('timeline-detail'), hit === undefined ? '' : hit.text);
 	}
 
@@ -221,8 +238,10 @@ export class Timeline {
 		const rows = [...this.mainRows(s), ...this.workerRows(s)];
 		$('timeline-table').replaceChildren(el('table', {},
 			el('caption', {}, stepTitle(s)),
-			el('thead', {}, el('tr', {}, ...['Machine', 'Did', 'Times', 'Together'].map((t) => el('th', { scope: 'col' }, t)))),
-			el('tbody', {}, ...rows.map(([who, what, times, together]) => el('tr', {}, el('th', { scope: 'row' }, who), el('td', {}, what),
+			el('thead', {}, el('tr', {}, ...['Machine', 'Did', 'Times', 'Together'].map((t) =>
+				el('th', { scope: 'col' }, t)))),
+			el('tbody', {}, ...rows.map(([who, what, times, together]) =>
+				el('tr', {}, el('th', { scope: 'row' }, who), el('td', {}, what),
 				el('td', { class: 'number' }, times), el('td', { class: 'number' }, together))))));
 	}
 
@@ -231,18 +250,23 @@ export class Timeline {
 		for (const [kind, [, text]] of Object.entries(MAIN)) {
 			const all = (s.main ?? []).filter((e) => e[0] === kind);
 			if (all.length > 0)
-				rows.push(['main', text, formatNumber(all.length), milliseconds(all.reduce((t, e) => t + e[3], 0))]);
+				rows.push(['main', text, formatNumber(all.length),
+					milliseconds(all.reduce((t, e) => t + e[3], 0))]);
 		}
-		const right = (s.shadow ?? []).reduce((n, e) => n + e[2], 0), wrong = (s.shadow ?? []).reduce((n, e) => n + e[3], 0);
+		const right = (s.shadow ?? []).reduce((n, e) => n + e[2], 0),
+			wrong = (s.shadow ?? []).reduce((n, e) => n + e[3], 0);
 		if (right + wrong > 0)
-			rows.push(['shadow', `predicted ${right} experts right, ${wrong} wrong`, formatNumber(s.shadow.length), '']);
+			rows.push(['shadow', `predicted ${right} experts right, ${wrong} wrong`,
+				formatNumber(s.shadow.length), '']);
 		return rows;
 	}
 
 	workerRows(s) {
 		return this.lanes.filter((l) => l.role === 'worker').flatMap((l) => {
-			const all = (s.workers ?? []).filter((w) => w[0] === l.id), sum = (i) => all.reduce((t, w) => t + w[i], 0);
-			return all.length === 0 ? [] : [[l.label, `${sum(7)} experts, ${sum(8)} ready in time`, formatNumber(all.length),
+			const all = (s.workers ?? []).filter((w) => w[0] === l.id), sum = (i) =>
+				all.reduce((t, w) => t + w[i], 0);
+			return all.length === 0 ? [] : [[l.label, `${sum(7)} experts, ${sum(8)} ready in time`,
+				formatNumber(all.length),
 				`load ${milliseconds(sum(4))}, wait ${milliseconds(sum(5))}, compute ${milliseconds(sum(6))}`]];
 		});
 	}

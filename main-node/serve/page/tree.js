@@ -1,15 +1,18 @@
-// tree.js - a conversation: messages in a tree, because an edited message begins a branch. No nodes of the document here.
+// tree.js - a conversation: messages in a tree, because an edited message begins a branch. No nodes of the document
+// here.
 //
-// chat.nodes[i] is null (deleted) or { parent, role, text, ... }; parent < i, so that there are no cycles. nodes[0] is the root. chosen is
-// the child that is shown.
+// chat.nodes[i] is null (deleted) or { parent, role, text, ... }; parent < i, so that there are no cycles. nodes[0] is
+// the root. chosen is the child that is shown.
 
 const MAX_TEXT = 8 << 20; // characters of a text that is imported
 const ROLES = new Set(['user', 'assistant', 'tool']);
-const SETTINGS = { system: 'string', temperature: 'number', top_p: 'number', max_tokens: 'number', reasoning: 'string', tools: 'string' };
+const SETTINGS = { system: 'string', temperature: 'number', top_p: 'number', max_tokens: 'number', reasoning: 'string',
+	tools: 'string' };
 
 export function newChat(settings) {
 	const now = Date.now();
-	return { id: newId(), title: '', created: now, updated: now, settings: { ...settings }, nodes: [{ parent: -1, role: 'root', chosen: -1 }] };
+	return { id: newId(), title: '', created: now, updated: now, settings: { ...settings },
+		nodes: [{ parent: -1, role: 'root', chosen: -1 }] };
 }
 
 function newId() {
@@ -64,7 +67,8 @@ function messagesOf(node) {
 		return [{ role: 'user', content: node.text }];
 	const message = { role: 'assistant', content: node.text };
 	if (node.calls?.length > 0)
-		message.tool_calls = node.calls.map((c) => ({ id: c.id, type: 'function', function: { name: c.name, arguments: c.arguments } }));
+		message.tool_calls = node.calls.map((c) => ({ id: c.id, type: 'function',
+			function: { name: c.name, arguments: c.arguments } }));
 	return [message];
 }
 
@@ -103,7 +107,8 @@ function list(value) {
 }
 
 function importedNode(n, i, nodes) {
-	if (n === null || typeof n !== 'object' || !ROLES.has(n.role) || !Number.isInteger(n.parent) || n.parent < 0 || n.parent >= i ||
+	if (n === null || typeof n !== 'object' || !ROLES.has(n.role) || !Number.isInteger(n.parent) || n.parent < 0 ||
+		n.parent >= i ||
 		nodes[n.parent] === null)
 		return null;
 	const node = { parent: n.parent, role: n.role, chosen: -1, text: text(n.text) };
@@ -111,7 +116,8 @@ function importedNode(n, i, nodes) {
 		node.results = list(n.results).map((r) => ({ id: text(r.id), name: text(r.name), text: text(r.text) }));
 	if (n.role === 'assistant') {
 		node.thoughts = text(n.thoughts);
-		node.calls = list(n.calls).map((c) => ({ id: text(c.id), name: text(c.name), arguments: text(c.arguments) }));
+		node.calls = list(n.calls).map((c) => ({ id: text(c.id), name: text(c.name),
+			arguments: text(c.arguments) }));
 		node.end = text(n.end);
 		node.problem = text(n.problem);
 		node.rate = number(n.rate);
@@ -134,7 +140,8 @@ function importedChat(c) {
 		chat.nodes.push(importedNode(c.nodes[i], i, chat.nodes));
 	for (let i = 0; i < chat.nodes.length; i++) {
 		const chosen = c.nodes[i]?.chosen;
-		if (chat.nodes[i] !== null && Number.isInteger(chosen) && chosen > i && chat.nodes[chosen]?.parent === i)
+		if (chat.nodes[i] !== null && Number.isInteger(chosen) && chosen > i &&
+			chat.nodes[chosen]?.parent === i)
 			chat.nodes[i].chosen = chosen;
 	}
 	return chat.nodes.slice(1).some((n) => n !== null) ? chat : null;
