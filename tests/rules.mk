@@ -102,7 +102,7 @@ clients: programs
 # The page that od-main serves, in headless Chromium: a minute. fuzz-page gives its parsers hostile texts for SECONDS; SEED=n: others.
 .PHONY: check-page fuzz-page
 check-page:
-	@deploy/install-deps.sh chromium python3-markdown-it
+	@deploy/install-deps.sh chromium cmark-gfm
 	@B=$(B) tests/run.sh --page
 fuzz-page:
 	@deploy/install-deps.sh chromium
@@ -139,7 +139,7 @@ check-all: CHECK_PARTS := --source --check --rest --page --fuzz --far --emulated
 
 # check-source needs clang-format and shellcheck, only the fuzzers need clang, and the units' test systemd.
 check check-ci check-all:
-	@deploy/install-deps.sh clang-format-14 shellcheck python3-venv $(if $(filter fuzz,$(CHECK_BUILD)),clang libclang-rt-dev systemd chromium python3-markdown-it)
+	@deploy/install-deps.sh clang-format-14 shellcheck python3-venv $(if $(filter fuzz,$(CHECK_BUILD)),clang libclang-rt-dev systemd chromium cmark-gfm)
 	@$(MAKE) --no-print-directory -j$$(nproc) $(CHECK_BUILD)
 	@B=$(B) tests/run.sh $(CHECK_PARTS)
 

@@ -56,11 +56,15 @@ def ended(page, n=1):
               "document.querySelector('#stop').hidden", f"({n} ended answers)")
 
 
+def skip(why):
+    raise tap_tests.Skip(why)
+
+
 def _skipped(f):
-    def skip():
-        raise tap_tests.Skip("there is no Chromium here (deploy/install-deps.sh chromium)")
-    skip.__name__ = f.__name__
-    return skip
+    def skipped():
+        skip("there is no Chromium here (deploy/install-deps.sh chromium)")
+    skipped.__name__ = f.__name__
+    return skipped
 
 
 def run_tests():

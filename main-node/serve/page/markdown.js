@@ -145,14 +145,25 @@ class BlockParser {
 		this.headings = headings;
 	}
 
-	blocks(lines, depth, into, tight = false) {
-		let i = 0;
-		while (i < lines.length)
-			i = isBlank(lines[i]) ? i + 1 : this.block(lines, i, depth, into, tight);
+	// True: there are blank lines between two of the blocks.
+	blocks(lines, depth, into) {
+		let n = 0, isSpaced = false, blank = false;
+		for (let i = 0; i < lines.length;) {
+			if (isBlank(lines[i])) {
+				blank = true;
+				i++;
+				continue;
+			}
+			isSpaced ||= blank && n > 0;
+			blank = false;
+			n++;
+			i = this.block(lines, i, depth, into);
+		}
+		return isSpaced;
 	}
 
 	// Appends the block that begins at line i, and returns the line behind it.
-	block(lines, i, depth, into, tight) {
+	block(lines, i, depth, into) {
 		const line = lines[i];
 		const fence = fenceOf(line);
 		if (fence !== null)
@@ -175,7 +186,7 @@ class BlockParser {
 		const alignments = line.includes('|') && i + 1 < lines.length ? alignmentsOf(lines[i + 1]) : null;
 		if (alignments !== null && cellsOf(line).length === alignments.length)
 			return this.table(lines, i, alignments, into);
-		return this.paragraph(lines, i, into, tight);
+		return this.paragraph(lines, i, into);
 	}
 
 	// The heading looks as its level says. For screen readers no level is left out.
@@ -226,12 +237,12 @@ class BlockParser {
 		const first = itemOf(lines[i]);
 		const node = el(first.ordered ? 'ol' : 'ul', { start: first.ordered && first.start !== 1 ? first.start :
 			null });
-		const items = [];
 		let loose = false;
 		for (let item = first; item !== null;) {
 			const read = this.item(lines, i, item);
-			items.push(read.lines);
-			loose ||= read.blankInside;
+			const { li, isSpaced } = this.itemNode(read.lines, depth);
+			node.append(li);
+			loose ||= isSpaced;
 			i = read.next;
 			let p = i;
 			while (p < lines.length && isBlank(lines[p]))
@@ -244,8 +255,8 @@ class BlockParser {
 				i = p;
 			}
 		}
-		for (const inside of items)
-			node.append(this.itemNode(inside, depth, !loose));
+		if (!loose)
+			unwrapParagraphs(node);
 		into.append(node);
 		return i;
 	}
@@ -253,7 +264,7 @@ class BlockParser {
 	// The lines of an item without what stands before its text.
 	item(lines, i, item) {
 		const inside = [lines[i].slice(item.column)];
-		let blanks = 0, blankInside = false;
+		let blanks = 0;
 		for (i++; i < lines.length; i++) {
 			const line = lines[i], indent = indentOf(line);
 			if (isBlank(line)) {
@@ -266,24 +277,22 @@ class BlockParser {
 			const isLazy = blanks === 0 && !isInside && !beginsBlock(line) && itemOf(line) === null;
 			if (!isInside && !isLazy)
 				break;
-			blankInside ||= blanks > 0 && itemOf(line.trimStart()) === null;
 			for (; blanks > 0; blanks--)
 				inside.push('');
 			inside.push(outdent(line, item.column));
 		}
-		return { lines: inside, next: i - blanks, blankInside };
+		return { lines: inside, next: i - blanks };
 	}
 
-	itemNode(lines, depth, tight) {
-		const node = el('li'), task = /^\[([ xX])\] /.exec(lines[0]);
-		if (task !== null) {
-			const done = task[1] !== ' ';
-			node.append(el('span', { class: 'task', role: 'img', 'aria-label': done ? 'done' : 'to do' },
-				done ? '☑' : '☐'), ' ');
+	itemNode(lines, depth) {
+		const li = el('li'), task = /^\[([ xX])\] /.exec(lines[0]), done = task !== null && task[1] !== ' ';
+		if (task !== null)
 			lines[0] = lines[0].slice(4);
-		}
-		this.blocks(lines, depth + 1, node, tight);
-		return node;
+		const isSpaced = this.blocks(lines, depth + 1, li);
+		if (task !== null)
+			(li.querySelector(':scope > p') ?? li).prepend(el('span', { class: 'task', role: 'img',
+				'aria-label': done ? 'done' : 'to do' }, done ? '☑' : '☐'), ' ');
+		return { li, isSpaced };
 	}
 
 	table(lines, i, alignments, into) {
@@ -296,7 +305,7 @@ class BlockParser {
 		return i;
 	}
 
-	paragraph(lines, i, into, tight) {
+	paragraph(lines, i, into) {
 		const inside = [lines[i].trim()];
 		for (i++; i < lines.length && !isBlank(lines[i]); i++) {
 			const under = /^ {0,3}(=+|-+) *$/.exec(lines[i]);
@@ -309,13 +318,25 @@ class BlockParser {
 				break;
 			inside.push(lines[i].trimStart());
 		}
-		const nodes = inlineNodes(inside.join('\n'));
-		if (tight)
-			into.append(nodes, '\n');
-		else
-			into.append(el('p', {}, nodes));
+		into.append(el('p', {}, inlineNodes(inside.join('\n'))));
 		return i;
 	}
+}
+
+// The paragraphs of a list without blank lines are only their text.
+function unwrapParagraphs(list) {
+	for (const li of list.children)
+		for (const child of [...li.children])
+			if (child.tagName === 'P')
+				child.replaceWith(contentOf(child));
+}
+
+function contentOf(e) {
+	const nodes = document.createDocumentFragment();
+	while (e.firstChild !== null)
+		nodes.append(e.firstChild);
+	nodes.append('\n');
+	return nodes;
 }
 
 // ---- Code ----
