@@ -63,13 +63,12 @@ while read -r name; do complain "file name used twice: $name"; done < <(
 while read -r hit; do complain "banned call: $hit"; done < <(
 	sources . | xargs -r grep -nE '\b(strcpy|strcat|sprintf|vsprintf|gets|system|popen|atoi|atol|atof|mktemp|tmpnam)\(' )
 
+page_files() { git ls-files --cached --others --exclude-standard -- main-node/serve/page/*.{html,css,js,svg}; }
 # The page shows texts of models, which are hostile: nothing there may be parsed as HTML or run as a script, or come from elsewhere.
 while read -r hit; do complain "the page must not parse HTML, run texts or load from elsewhere: $hit"; done < <(
-	git ls-files --cached --others --exclude-standard -- main-node/serve/page | xargs -r grep -nE \
+	page_files | xargs -r grep -nE \
 		'\b(inner|outer)HTML\b|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|\beval\(|new Function|srcdoc|\bstyle="| on[a-z]+="|(src|href)="(https?:)?//|@import|url\(')
-while read -r name; do complain "file of the page with a name used twice: $name"; done < <(
-	git ls-files -- main-node/serve/page | sed 's|.*/||' | sort | uniq -d)
-[ "$(git ls-files --cached --others --exclude-standard -- main-node/serve/page | xargs -r cat | wc -c)" -le 204800 ] ||
+[ "$(page_files | xargs -r cat | wc -c)" -le 204800 ] ||
 	complain "main-node/serve/page has more than 200 KB"
 while read -r hit; do complain "longer than 150 columns: $hit"; done < <(
 	git ls-files --cached --others --exclude-standard -- 'main-node/serve/page/*.js' 'tests/page/*.js' | xargs -r awk \

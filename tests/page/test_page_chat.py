@@ -227,6 +227,37 @@ def test_an_answer_goes_on_while_another_conversation_is_shown():
 
 
 @test
+def test_an_edit_or_a_deletion_ends_the_answer_that_is_being_written():
+    never = threading.Event()
+    s = site({"Long": [("text", "A part"), ("wait", never)], "Other": [("text", "Another part"), ("wait", never)]})
+    page = open_chat(s)
+    say(page, "Long")
+    page.wait_text("A part", ".markdown")
+    page.click(".user [aria-label='Edit the message']")
+    page.wait("document.activeElement.matches('.edit')")
+    page.evaluate("document.activeElement.select()")
+    page.type("Other")
+    page.press("Enter")
+    page.wait_text("Another part", ".markdown")
+    assert page.is_shown("#stop") and page.texts(".branches") == ["2 / 2"]
+    page.click("#stop")
+    ended(page)
+    assert "Stopped." in page.text(".notice")
+    page.click("[aria-label='Earlier version']")
+    page.wait_text("A part", ".markdown")
+    assert "Stopped." in page.text(".notice")
+    say(page, "Long")
+    page.wait("document.querySelector('[aria-busy] .markdown')?.innerText.includes('A part')")
+    page.click("[aria-label='Delete Long']")
+    page.click("#ask-ok")
+    page.wait("document.querySelectorAll('.chats a').length === 0")
+    page.reload()
+    page.wait("document.querySelector('#model').textContent !== ''")
+    assert page.count(".chats a") == 0 and page.count(".bubble") == 0
+    page.expect_clean(s.url)
+
+
+@test
 def test_a_wrong_key_then_the_right_one():
     s = site(key="open sesame")
     page = browser().open(s.url + "/")
@@ -287,7 +318,7 @@ def test_failures_are_said_in_words():
         ended(page, answers)
         assert all(w in page.texts(".notice")[-1] for w in words), (text, page.texts(".notice"))
 
-    ask("busy", 1, "queue is full", "again in 7 s", "64 requests", "Try again")
+    ask("busy", 1, "The queue is full (64 requests).", "Try again in 7 s.")
     page.click(".notice button")
     page.wait_text("Now.", ".markdown")
     ended(page)

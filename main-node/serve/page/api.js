@@ -92,7 +92,8 @@ async function failure(response) {
 		return new ApiError('key', `The server does not accept this API key. ${said}`.trim());
 	case 429:
 		return new ApiError('busy',
-			`The server's queue is full${after > 0 ? `; it says: again in ${after} s` : ''}. ${said}`.trim(), after);
+			`${said || 'The server has too much to do.'}${after > 0 ? ` Try again in ${after} s.` : ''}`,
+			after);
 	case 503:
 		return new ApiError('loading', said || 'The server is not ready yet.', after || 2);
 	default:

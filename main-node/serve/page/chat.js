@@ -15,6 +15,8 @@ let titles = [];
 let model = { name: '' };
 let followsEnd = true;
 const running = new Map(); // id of a conversation: the Answer that is being written in it
+const deleted = new Set(); // ids of conversations: an answer that still comes must not bring them back
+const views = new Map(); // number of a message of the shown conversation: its view
 
 // ---- Answers ----
 
@@ -87,7 +89,8 @@ class Answer {
 			this.frame = requestAnimationFrame(() => this.show());
 		if (Date.now() - this.saved > SAVE_EVERY_MS) {
 			this.saved = Date.now();
-			saveChat(this.chat);
+			if (!deleted.has(this.chat.id))
+				saveChat(this.chat);
 		}
 	}
 
@@ -118,7 +121,8 @@ async function answer(parent) {
 	announce('The answer begins.');
 	await saveChat(of);
 	await a.run();
-	running.delete(of.id);
+	if (running.get(of.id) === a)
+		running.delete(of.id);
 	if (a.view !== null && chat === of) {
 		a.view.end();
 		announce(a.message.problem || 'The answer has ended.');
@@ -127,7 +131,8 @@ async function answer(parent) {
 		scrollToEnd();
 	}
 	showButtons();
-	await saveChat(of);
+	if (!deleted.has(of.id))
+		await saveChat(of);
 	refreshList();
 }
 
@@ -192,11 +197,26 @@ function viewOf(i) {
 	return view;
 }
 
+// The view of a message: the one that is there already, unless something in it has changed.
+function shownView(i) {
+	const node = chat.nodes[i], brothers = tree.children(chat, node.parent);
+	const state = `${brothers.join()} ${node.chosen < 0} ${running.get(chat.id)?.number === i}`, old = views.get(i);
+	if (old?.message === node && old.state === state && running.get(chat.id)?.number !== i)
+		return old;
+	const view = viewOf(i);
+	view.state = state;
+	return view;
+}
+
 function showChat() {
 	const numbers = tree.path(chat), busy = running.get(chat.id);
 	if (busy !== undefined)
 		busy.view = null;
-	$('messages').replaceChildren(...numbers.map((i) => viewOf(i).node));
+	const shown = numbers.map((i) => [i, shownView(i)]);
+	views.clear();
+	for (const [i, view] of shown)
+		views.set(i, view);
+	$('messages').replaceChildren(...shown.map(([, view]) => view.node));
 	$('welcome').hidden = numbers.length > 0;
 	setText($('chat-title'), tree.titleOf(chat));
 	document.title = chat.title ? `${chat.title} - od-moe` : 'od-moe';
@@ -267,6 +287,7 @@ async function renameChat(t) {
 async function removeChat(t) {
 	if ((await ask(`Delete "${tree.titleOf(t)}"?`, 'It cannot be brought back.', 'Delete')) === null)
 		return;
+	deleted.add(t.id);
 	running.get(t.id)?.controller.abort();
 	running.delete(t.id);
 	await deleteChat(t.id);

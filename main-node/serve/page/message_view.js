@@ -68,6 +68,7 @@ export class UserView {
 
 export class ToolView {
 	constructor(node) {
+		this.message = node;
 		this.node = el('article', { class: 'message tool', 'aria-label': 'Results of tools' },
 			...node.results.map((r) => el('details', { class: 'call' },
 				el('summary', {}, `Result of ${r.name}`), el('pre', { tabindex: '0' }, r.text))));
