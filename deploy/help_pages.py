@@ -57,7 +57,7 @@ class Help:
 
     def words(self):
         """Commands, also those that only the usage names."""
-        usage = re.findall(rf"^{self.name} ([a-z]+)\b", "\n".join(self.usage), re.M)
+        usage = re.findall(rf"\b{self.name} ([a-z]+)\b(?!:)", "\n".join(self.usage))
         return sorted({*self.commands, *usage} - {"COMMAND"})
 
 
