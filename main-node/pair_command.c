@@ -5,6 +5,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/net/key_files.h"
+#include "common/pack/models_folder.h"
 #include "common/pair/pair_service.h"
 #include "common/pair/pair_words.h"
 #include "main-node/pair_child.h"
@@ -52,6 +53,13 @@ struct pairing {
 
 /* ---- what happens ---- */
 
+/* On a terminal od-pack's bar may stand in the line, and draws itself again. */
+static void begin_line(struct pairing *p)
+{
+	if (!odm_pair_child_ended(&p->pack) && isatty(STDOUT_FILENO))
+		fputs("\r\033[K", stdout);
+}
+
 static void on_joined(void *arg, const struct od_host *host, const char *name, enum od_member_change change)
 {
 	static const char *const what[] = {
@@ -64,6 +72,7 @@ static void on_joined(void *arg, const struct od_host *host, const char *name, e
 
 	p->n_joined++;
 	p->n_changed += change != OD_MEMBER_SAME;
+	begin_line(p);
 	printf("%s %s (%s) %s\n", od_node_names[host->role], host->host, name, what[change]);
 	fflush(stdout);
 	if (p->n_wanted > 0 && p->n_joined >= p->n_wanted)
@@ -284,7 +293,7 @@ static void wait_for_child(struct pairing *p)
 	zmq_pollitem_t item = { .fd = p->signals, .events = ZMQ_POLLIN };
 
 	if (!odm_pair_child_ended(&p->pack) && p->end != PAIR_SIGNAL)
-		printf("od-pack still fetches %s\n", p->pack.model);
+		printf("od-pack is not yet done with %s\n", p->pack.model);
 	fflush(stdout);
 	while (p->end != PAIR_SIGNAL && !odm_pair_child_ended(&p->pack)) {
 		if (zmq_poll(&item, 1, -1) > 0)
@@ -310,6 +319,18 @@ static int check_end(const struct pairing *p, struct od_err *err)
 	return OD_OK;
 }
 
+/* The service finds its model as od_models_find does, or its options name one. */
+static void look_for_model(void)
+{
+	char path[PATH_MAX];
+	struct od_err err;
+
+	if (od_models_find(path, NULL, &err) != OD_OK)
+		od_log(OD_LOG_WARN,
+		       "%s; unless OD_ARGS in " OD_KEYS_DIR "/" UNIT ".conf names one, " UNIT " does not start",
+		       err.msg);
+}
+
 /* A running main reads its hosts again; for another model it must start again. */
 static int use(const struct pairing *p, struct od_err *err)
 {
@@ -325,6 +346,7 @@ static int use(const struct pairing *p, struct od_err *err)
 		return od_fail(err, OD_ERR_MISSING,
 			       "%s lists no worker, so the service was not started: run od-main pair again", p->hosts);
 	if (p->enable) {
+		look_for_model();
 		rc = od_pair_service_turn_on(UNIT, true,
 					     !runs		   ? "start" :
 					     p->pack.model != NULL ? "restart" :

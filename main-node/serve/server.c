@@ -187,16 +187,6 @@ static void text_ended(void *arg, const struct odm_result *r, int rc)
 
 /* ---- Start ---- */
 
-/* Opening the pack says what is wrong with a name that no pack has. */
-static void find_pack(struct server *s)
-{
-	const char *given = s->opts->node.engine.pack;
-	struct od_err ignored;
-
-	if (od_models_find(s->pack, given, &ignored) != OD_OK)
-		snprintf(s->pack, sizeof(s->pack), "%s", given != NULL ? given : "");
-}
-
 /* The folder that has the template: the pack's, or one in a cache that was made of a GGUF file. Its path is not told to
  * clients. */
 static int find_folder(struct server *s, struct od_err *err)
@@ -402,12 +392,15 @@ static int stop(struct server *s, struct od_err *err)
 int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 {
 	struct server *s = calloc(1, sizeof(*s));
-	int rc = OD_OK, stopped;
+	int rc, stopped;
 	struct od_err why;
 
-	if (s == NULL || uv_loop_init(&s->loop) != 0) {
+	rc = s != NULL ? od_models_find(s->pack, opts->node.engine.pack, err) : OD_ERR_NOMEM;
+	if (rc == OD_OK && uv_loop_init(&s->loop) != 0)
+		rc = OD_ERR_NOMEM;
+	if (rc != OD_OK) {
 		free(s);
-		return od_fail(err, OD_ERR_NOMEM, "server");
+		return rc == OD_ERR_NOMEM ? od_fail(err, rc, "server") : rc;
 	}
 	s->opts = opts;
 	s->app.created = (int64_t)time(NULL);
@@ -416,7 +409,6 @@ int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 	s->app.calls = odm_call_memory_new(CALL_MEMORY_CALLS, CALL_MEMORY_BYTES);
 	s->app.constraints = odm_constraints_new();
 	s->app.events = odm_cluster_events_new(&s->app, &s->loop);
-	find_pack(s);
 	name_model(s);
 	describe_node(s);
 	open_chat(s);
