@@ -21,6 +21,14 @@ function milliseconds(us) {
 	return `${formatNumber(us / 1000, us < 10000 ? 2 : 1)} ms`;
 }
 
+// The host's name, or the address where several daemons run on one host.
+function labelOf(m, machines) {
+	const isAlone = machines.filter((o) => o.host === m.host && o.role === m.role).length === 1;
+	if (m.role === 'main')
+		return 'main';
+	return (isAlone && m.host) || m.name || `${m.role} ${m.id}`;
+}
+
 export class Timeline {
 	constructor() {
 		this.steps = [];
@@ -68,9 +76,9 @@ export class Timeline {
 
 	setMachines(machines) {
 		const order = { main: 0, shadow: 1, worker: 2 };
-		const lanes = [...machines].sort((a, b) => order[a.role] - order[b.role] || a.id - b.id)
-			.map((m) => ({ role: m.role, id: m.id, label: m.role === 'main' ? 'main' : m.host || m.name ||
-				`${m.role} ${m.id}` }));
+		const lanes = [...machines]
+			.sort((a, b) => order[a.role] - order[b.role] || a.id - b.id)
+			.map((m) => ({ role: m.role, id: m.id, label: labelOf(m, machines) }));
 		// Steps say what came from a shadow, but not from which: all predictions are in the first one's lane.
 		const firstShadow = lanes.findIndex((l) => l.role === 'shadow');
 		this.lanes = lanes.filter((l, i) => l.role !== 'shadow' || i === firstShadow);
