@@ -2,6 +2,6 @@
 #ifndef OD_BASE_VERSION_H
 #define OD_BASE_VERSION_H
 
-#define OD_VERSION "0.1.0"
+#define OD_VERSION "0.2.0"
 
 #endif
