@@ -159,13 +159,13 @@ def test_packages_hold_what_they_should():
             assert not set(FILES[package]) - set(listed), (package, set(FILES[package]) - set(listed))
             assert not [f for f in listed if f.startswith("usr/local")], listed
     if "od-moe-cuda" not in packages(built()):
-        print("# od-moe-cuda was not built: there is no nvcc here")
+        print("# od-moe-cuda was not built: no nvcc, or CUDA=0")
 
 
 @test
 def test_the_plugin_depends_on_its_own_build():
     if "od-moe-cuda" not in packages(built()):
-        raise Skip("there is no nvcc here")
+        raise Skip("od-moe-cuda was not built: no nvcc, or CUDA=0")
     depends = run("dpkg-deb", "-f", packages(built())["od-moe-cuda"], "Depends")
     version = run("dpkg-deb", "-f", packages(built())["od-moe"], "Version").strip()
     assert f"od-moe (= {version})" in depends, depends
