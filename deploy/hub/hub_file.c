@@ -141,12 +141,26 @@ static int wrong_length(const struct fetch *f, uint64_t found, struct od_err *er
 		       f->job->name, f->job->bytes, found);
 }
 
+/* Bytes of two versions of a file must not be mixed where no checksum would show it. */
+static bool is_other_version(const struct odp_file_job *job, const struct odp_http_answer *a)
+{
+	if (job->sum.kind != ODP_SUM_NONE)
+		return false;
+	if (job->etag != NULL && job->etag[0] != '\0')
+		return strcmp(job->etag, a->etag) != 0;
+	return job->modified != NULL && job->modified[0] != '\0' && strcmp(job->modified, a->modified) != 0;
+}
+
 static int on_begin(void *arg, const struct odp_http_answer *a, struct od_err *err)
 {
 	struct fetch *f = arg;
 	char text[400];
 	uint64_t all;
 
+	if (is_other_version(f->job, a))
+		return od_fail(err, OD_ERR_PROTOCOL,
+			       "%s: another version of it has come to %s meanwhile (by ETag or Last-Modified)",
+			       f->job->name, a->host);
 	if (a->status != 206) {
 		if (a->has_length && a->length != f->job->bytes)
 			return wrong_length(f, a->length, err);

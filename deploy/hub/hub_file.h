@@ -12,6 +12,7 @@ struct odp_file_job {
 	const char *url, *dir, *name;
 	uint64_t bytes;
 	struct odp_sum sum;
+	const char *etag, *modified; /* without a checksum: of the version that is wanted; "" or NULL: not told */
 	void (*note)(void *arg, const char *text);
 	/* n bytes more are there; or are not after all (a negative number). */
 	void (*advance)(void *arg, int64_t n);

@@ -2,7 +2,9 @@
 
 #include "common/base/strbuf.h"
 #include "common/base/version.h"
+#include "deploy/hub/hub_name.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <curl/curl.h>
 #include <inttypes.h>
@@ -18,7 +20,8 @@
 #define MAX_WAIT_S 60
 #define MAX_RETRY_AFTER_S 600
 #define CONNECT_SECONDS 20L
-#define SILENT_SECONDS 60L /* without a byte: the connection is given up */
+#define SLOW_SECONDS 60L /* slower than SLOW_BYTES_PER_S: the connection is given up */
+#define SLOW_BYTES_PER_S 100L
 #define URL_MAX_BYTES 8192
 #define BUFFER_BYTES (512L << 10)
 
@@ -65,12 +68,14 @@ static bool is_plain(CURLU *u)
 	return plain;
 }
 
+/* By its number, because 127.example.com is a name like any other. */
 static bool is_loopback(CURLU *u)
 {
 	char *host = NULL;
-	const bool here =
-		curl_url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
-		(strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0);
+	struct in_addr a;
+	const bool here = curl_url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
+			  (strcmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 ||
+			   (inet_pton(AF_INET, host, &a) == 1 && ntohl(a.s_addr) >> 24 == 127));
 
 	curl_free(host);
 	return here;
@@ -87,32 +92,27 @@ static void show_host(CURLU *u, char out[261])
 	curl_free(host);
 }
 
-/* An address as the user may see it: without the query. */
-static int shown_length(const char *url)
-{
-	const size_t n = strcspn(url, "?#");
-
-	return n < 200 ? (int)n : 200;
-}
+#define SHOWN_BYTES 200 /* a message shows so much of an address */
 
 /* An address that may be asked. from: the one that led to it, or NULL. */
 static int check_address(const struct odp_http *h, CURLU *u, const char *url, CURLU *from, struct od_err *err)
 {
-	char *scheme = NULL;
+	char *scheme = NULL, shown[SHOWN_BYTES];
 	bool known;
 
+	odp_url_shown(url, shown, sizeof(shown));
 	if (strlen(url) > URL_MAX_BYTES || curl_url_set(u, CURLUPART_URL, url, 0) != CURLUE_OK)
-		return od_fail(err, OD_ERR_ARG, "%.*s is no address that can be asked", shown_length(url), url);
+		return od_fail(err, OD_ERR_ARG, "%s is no address that can be asked", shown);
 	known = curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
 		(strcmp(scheme, "https") == 0 || strcmp(scheme, "http") == 0);
 	curl_free(scheme);
 	if (!known)
-		return od_fail(err, OD_ERR_ARG, "%.*s: expected https://", shown_length(url), url);
+		return od_fail(err, OD_ERR_ARG, "%s: expected https://", shown);
 	if (!is_plain(u) || (from != NULL ? is_plain(from) : is_loopback(u) || is_same_origin(u, h->endpoint)))
 		return OD_OK;
 	return od_fail(err, OD_ERR_ARG,
-		       "%.*s%s: expected https://, because anyone on the way can change what comes by http://",
-		       shown_length(url), url, from != NULL ? " (a redirect)" : "");
+		       "%s%s: expected https://, because anyone on the way can change what comes by http://", shown,
+		       from != NULL ? " (a redirect)" : "");
 }
 
 /* ---- headers ---- */
@@ -137,26 +137,49 @@ static void read_range(struct odp_http_answer *a, const char *value)
 	a->range_total = strtoull(total, NULL, 10);
 }
 
-/* '<https://...>; rel="next"', perhaps among others. */
-static void read_link(struct odp_http_answer *a, const char *value)
+/* '<https://...>; rel="next"', perhaps among others. A page that cannot be asked for is still one: "?". */
+static void read_link(struct odp_http_answer *a, const char *value, bool cut)
 {
+	if (cut)
+		snprintf(a->next, sizeof(a->next), "?");
 	for (const char *at = strchr(value, '<'); at != NULL; at = strchr(at + 1, '<')) {
 		const char *end = strchr(at, '>');
 		const size_t n = end != NULL ? strcspn(end, ",") : 0;
 
-		if (end == NULL || (size_t)(end - at - 1) >= sizeof(a->next))
+		if (end == NULL)
 			return;
 		if (memmem(end, n, "rel=\"next\"", 10) == NULL && memmem(end, n, "rel=next", 8) == NULL)
 			continue;
-		snprintf(a->next, sizeof(a->next), "%.*s", (int)(end - at - 1), at + 1);
+		if ((size_t)(end - at - 1) < sizeof(a->next))
+			snprintf(a->next, sizeof(a->next), "%.*s", (int)(end - at - 1), at + 1);
+		else
+			snprintf(a->next, sizeof(a->next), "?");
 		return;
 	}
+}
+
+/* The hub's '"api";r=0;t=55': t seconds until it answers again. */
+static void read_limit(struct odp_http_answer *a, const char *value)
+{
+	const char *t = strstr(value, ";t=");
+
+	if (t != NULL)
+		a->limit_s = strtoul(t + 3, NULL, 10);
+}
+
+/* Forgets an answer of the same host. */
+static void clear_answer(struct odp_http_answer *a)
+{
+	struct odp_http_answer empty = { .of_endpoint = a->of_endpoint };
+
+	memcpy(empty.host, a->host, sizeof(empty.host));
+	*a = empty;
 }
 
 static size_t on_header(char *line, size_t size, size_t n, void *arg)
 {
 	struct odp_http *h = arg;
-	char text[2048], *value = NULL;
+	char text[4096], *value = NULL;
 	size_t len = n < sizeof(text) ? n : sizeof(text) - 1;
 
 	(void)size; /* always 1 */
@@ -164,11 +187,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
 	text[len] = '\0';
 	text[strcspn(text, "\r\n")] = '\0';
 	if (strncmp(text, "HTTP/", 5) == 0) {
-		char host[sizeof(h->a->host)];
-
-		memcpy(host, h->a->host, sizeof(host));
-		*h->a = (struct odp_http_answer){ 0 };
-		memcpy(h->a->host, host, sizeof(host));
+		clear_answer(h->a);
 		return n;
 	}
 	value = strchr(text, ':');
@@ -188,7 +207,9 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
 	else if (strcasecmp(text, "content-range") == 0)
 		read_range(h->a, value);
 	else if (strcasecmp(text, "link") == 0)
-		read_link(h->a, value);
+		read_link(h->a, value, n >= sizeof(text));
+	else if (strcasecmp(text, "ratelimit") == 0)
+		read_limit(h->a, value);
 	return n;
 }
 
@@ -247,8 +268,8 @@ static void set_options(struct odp_http *h)
 	curl_easy_setopt(h->easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
 	curl_easy_setopt(h->easy, CURLOPT_FOLLOWLOCATION, 0L);
 	curl_easy_setopt(h->easy, CURLOPT_CONNECTTIMEOUT, CONNECT_SECONDS);
-	curl_easy_setopt(h->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
-	curl_easy_setopt(h->easy, CURLOPT_LOW_SPEED_TIME, SILENT_SECONDS);
+	curl_easy_setopt(h->easy, CURLOPT_LOW_SPEED_LIMIT, SLOW_BYTES_PER_S);
+	curl_easy_setopt(h->easy, CURLOPT_LOW_SPEED_TIME, SLOW_SECONDS);
 	curl_easy_setopt(h->easy, CURLOPT_USERAGENT, "od-pack/" OD_VERSION);
 	curl_easy_setopt(h->easy, CURLOPT_ERRORBUFFER, h->why);
 	curl_easy_setopt(h->easy, CURLOPT_WRITEFUNCTION, on_bytes);
@@ -275,6 +296,9 @@ static int ask(struct odp_http *h, CURLU *u, CURLcode *code, struct od_err *err)
 	h->err = (struct od_err){ 0 };
 	*h->a = (struct odp_http_answer){ 0 };
 	show_host(u, h->a->host);
+	h->a->of_endpoint = is_same_origin(u, h->endpoint);
+	/* A proxy is another machine: what is for this one, with its token, does not go there. "": none. */
+	curl_easy_setopt(h->easy, CURLOPT_PROXY, is_loopback(u) ? "" : NULL);
 	curl_easy_setopt(h->easy, CURLOPT_CURLU, u);
 	curl_easy_setopt(h->easy, CURLOPT_HTTPHEADER, headers);
 	curl_easy_setopt(h->easy, CURLOPT_RANGE, range[0] != '\0' ? range : NULL);
@@ -327,40 +351,48 @@ static int no_answer(struct odp_http *h, CURLcode code, struct od_err *err)
 	}
 	if (code == CURLE_PEER_FAILED_VERIFICATION)
 		return od_fail(err, OD_ERR_IO, "%s: its certificate is not trusted: %s", h->a->host, what);
-	if (code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_CONNECT)
+	if (code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_COULDNT_CONNECT)
 		return od_fail(err, OD_ERR_UNREACHABLE, "%s: no connection: %s", h->a->host, what);
 	if (code == CURLE_OPERATION_TIMEDOUT)
-		return od_fail(err, OD_ERR_UNREACHABLE, "%s: no byte for %ld s", h->a->host, SILENT_SECONDS);
+		return od_fail(err, OD_ERR_UNREACHABLE, "%s: no answer, or too slow: %s", h->a->host, what);
 	if (code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR || code == CURLE_SEND_ERROR ||
-	    code == CURLE_GOT_NOTHING || code == CURLE_HTTP2 || code == CURLE_HTTP2_STREAM)
+	    code == CURLE_GOT_NOTHING || code == CURLE_SSL_CONNECT_ERROR || code == CURLE_HTTP2 ||
+	    code == CURLE_HTTP2_STREAM)
 		return od_fail(err, OD_ERR_UNREACHABLE, "%s: the connection broke off: %s", h->a->host, what);
 	return od_fail(err, OD_ERR_IO, "%s: %s", h->a->host, what);
+}
+
+/* The server had no time, or asks for fewer requests. */
+static bool may_be_better(long status)
+{
+	return status == 408 || status == 425 || status == 429 || status >= 500;
 }
 
 /* With its redirects. OD_ERR_UNREACHABLE, OD_ERR_BUSY: another try may help. */
 static int try_once(struct odp_http *h, struct od_err *err)
 {
+	char shown[SHOWN_BYTES];
 	CURLcode code = CURLE_OK;
 	CURLU *u = curl_url();
 	int rc = u == NULL ? od_fail(err, OD_ERR_NOMEM, "no memory for a request") :
 			     check_address(h, u, h->r->url, NULL, err);
 
+	odp_url_shown(h->r->url, shown, sizeof(shown));
 	for (int n = 0; rc == OD_OK; n++) {
 		rc = ask(h, u, &code, err);
 		if (rc == OD_OK && code != CURLE_OK && !h->enough)
 			rc = no_answer(h, code, err);
 		if (rc != OD_OK || !is_redirect(h->a->status))
 			break;
-		rc = n < MAX_REDIRECTS ? follow(h, &u, err) :
-					 od_fail(err, OD_ERR_PROTOCOL, "%.*s: more than %d redirects",
-						 shown_length(h->r->url), h->r->url, MAX_REDIRECTS);
+		rc = n < MAX_REDIRECTS ?
+			     follow(h, &u, err) :
+			     od_fail(err, OD_ERR_PROTOCOL, "%s: more than %d redirects", shown, MAX_REDIRECTS);
 	}
 	curl_url_cleanup(u);
 	if (rc != OD_OK || is_good(h->a->status))
 		return rc;
-	return od_fail(err, h->a->status == 429 || h->a->status >= 500 ? OD_ERR_BUSY : OD_ERR_IO,
-		       "%.*s: status %ld of %s%s%s", shown_length(h->r->url), h->r->url, h->a->status, h->a->host,
-		       h->a->message[0] != '\0' ? ": " : "", h->a->message);
+	return od_fail(err, may_be_better(h->a->status) ? OD_ERR_BUSY : OD_ERR_IO, "%s: status %ld of %s%s%s", shown,
+		       h->a->status, h->a->host, h->a->message[0] != '\0' ? ": " : "", h->a->message);
 }
 
 /* ---- several tries ---- */
@@ -375,6 +407,8 @@ static unsigned wait_of(const struct odp_http *h, unsigned tries)
 		wait *= 2;
 	if (h->a->status >= 400 && curl_easy_getinfo(h->easy, CURLINFO_RETRY_AFTER, &asked) == CURLE_OK && asked > 0)
 		return asked < MAX_RETRY_AFTER_S ? (unsigned)asked : MAX_RETRY_AFTER_S;
+	if (h->a->status == 429 && h->a->limit_s > 0)
+		return h->a->limit_s < MAX_RETRY_AFTER_S ? (unsigned)h->a->limit_s : MAX_RETRY_AFTER_S;
 	return wait < MAX_WAIT_S ? wait : MAX_WAIT_S;
 }
 
@@ -432,9 +466,12 @@ static int on_text(void *arg, const void *bytes, size_t n, bool *enough, struct 
 	struct http_text *t = arg;
 
 	(void)enough;
-	if (n > t->max_bytes - t->body.len)
-		return od_fail(err, OD_ERR_PROTOCOL, "%.*s: the answer is longer than %zu bytes", shown_length(t->url),
-			       t->url, t->max_bytes);
+	if (n > t->max_bytes - t->body.len) {
+		char shown[SHOWN_BYTES];
+
+		odp_url_shown(t->url, shown, sizeof(shown));
+		return od_fail(err, OD_ERR_PROTOCOL, "%s: the answer is longer than %zu bytes", shown, t->max_bytes);
+	}
 	od_strbuf_append(&t->body, bytes, n);
 	return t->body.failed ? od_fail(err, OD_ERR_NOMEM, "no memory for an answer") : OD_OK;
 }

@@ -28,9 +28,11 @@ struct odp_http_answer {
 	uint64_t length; /* bytes of the body */
 	uint64_t range_begin, range_total; /* a 206 has them; a total of 0: not told */
 	char etag[201], modified[65];
-	char next[1025]; /* the Link to the next page; "": none */
+	char next[2049]; /* the Link to the next page; "": none; "?": one that is too long */
 	char code[65], message[257]; /* X-Error-Code, X-Error-Message */
 	char host[261]; /* the host that answered, for messages */
+	bool of_endpoint; /* it is the endpoint's, not that of a redirect */
+	unsigned long limit_s; /* seconds until it answers again, after too many requests; 0: not told */
 };
 
 struct odp_http_request {

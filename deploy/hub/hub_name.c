@@ -78,7 +78,7 @@ void odp_local_name(const char *path, char *out, size_t size)
 	for (char *c = out; *c != '\0'; c++)
 		if ((!isalnum((unsigned char)*c) && strchr("._-+", *c) == NULL) || (unsigned char)*c > 127)
 			*c = '_';
-	if (out[0] == '.')
+	if (out[0] == '.' || out[0] == '-')
 		out[0] = '_';
 }
 
@@ -124,4 +124,17 @@ void odp_url_file_name(const char *url, char *out, size_t size)
 	}
 	name[len] = '\0';
 	odp_local_name(name, out, size);
+}
+
+void odp_url_shown(const char *url, char *out, size_t size)
+{
+	const char *scheme_end = strstr(url, "://"), *host = scheme_end != NULL ? scheme_end + 3 : url, *from = host;
+	const size_t host_len = strcspn(host, "/?#");
+
+	for (size_t i = 0; i < host_len; i++)
+		if (host[i] == '@')
+			from = host + i + 1;
+	snprintf(out, size, "%.*s%.*s", (int)(host - url), url, (int)strcspn(from, "?#"), from);
+	for (char *c = out; *c != '\0'; c++)
+		*c = *c > ' ' && *c <= '~' ? *c : '?';
 }

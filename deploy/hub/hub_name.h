@@ -24,11 +24,13 @@ OD_MUST_CHECK int odp_hub_name_parse(struct odp_hub_name *out, const char *text,
 /* A path in a repository: relative, and its parts neither empty nor "." nor "..", without control characters. */
 bool odp_is_safe_path(const char *path, size_t len);
 /* The last part of a path as the name of a file here: letters, digits and "._-+" stay, others become "_", and so does a
- * dot in front. */
+ * dot or a hyphen in front. */
 void odp_local_name(const char *path, char *out, size_t size);
 /* Appends text as a part of a URL; slash: '/' stays, too. The caller has room for 3 bytes a character and a NUL. */
 void odp_url_append(char *url, size_t size, const char *text, bool slash);
 /* The name of the file that an address ends with, decoded and made safe; "" if it ends with none. */
 void odp_url_file_name(const char *url, char *out, size_t size);
+/* An address as messages and files may show it: without user and password, query and fragment. */
+void odp_url_shown(const char *url, char *out, size_t size);
 
 #endif

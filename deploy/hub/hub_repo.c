@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define URL_BYTES 4096
-#define INFO_MAX_BYTES (64u << 20)
+#define INFO_MAX_BYTES (16u << 20) /* JSON makes ten times as much of it */
 #define PAGE_MAX_BYTES (16u << 20)
 #define MAX_PAGES 1000
 
@@ -16,25 +16,31 @@ static bool is_code(const struct odp_http_answer *a, const char *code)
 	return strcmp(a->code, code) == 0;
 }
 
-static int refuse_gated(const struct odp_repo *r, struct od_err *err)
+static int refuse_gated(const struct odp_repo *r, const struct odp_http_answer *a, struct od_err *err)
 {
 	if (!r->has_token)
 		return od_fail(
 			err, OD_ERR_IO,
 			"%s is gated: accept its licence at %s/%s/%s, signed in, then give a token of that account: "
 			"HF_TOKEN=hf_... od-pack ... (tokens: %s/settings/tokens)",
-			r->address, r->endpoint, r->name.org, r->name.name, r->endpoint);
+			r->address, r->site, r->name.org, r->name.name, r->site);
 	if (odp_http_token_held(r->http))
 		return od_fail(
 			err, OD_ERR_IO,
 			"%s is gated, and the token is not sent, because %s is http://, where anyone on the way can read "
 			"it: name an endpoint with https:// in HF_ENDPOINT",
-			r->address, r->endpoint);
+			r->address, r->site);
+	if (!a->of_endpoint)
+		return od_fail(
+			err, OD_ERR_IO,
+			"%s is gated, and %s sends us on to %s, which does not get the token: name https://%s in "
+			"HF_ENDPOINT",
+			r->address, r->site, a->host, a->host);
 	return od_fail(
 		err, OD_ERR_IO,
 		"%s is gated, and the account of this token (HF_TOKEN, or the token file) has no access: accept its "
 		"licence at %s/%s/%s, signed in as that account; some owners then decide by hand",
-		r->address, r->endpoint, r->name.org, r->name.name);
+		r->address, r->site, r->name.org, r->name.name);
 }
 
 int odp_repo_refused(const struct odp_repo *r, const struct odp_http_answer *a, struct od_err *err)
@@ -42,23 +48,25 @@ int odp_repo_refused(const struct odp_repo *r, const struct odp_http_answer *a, 
 	if (a->status < 400)
 		return err->code;
 	if (is_code(a, "GatedRepo"))
-		return refuse_gated(r, err);
+		return refuse_gated(r, a, err);
 	if (is_code(a, "RevisionNotFound"))
 		return od_fail(err, OD_ERR_MISSING, "%s has no revision %s: expected a branch, a tag or a commit of it",
 			       r->address, r->name.revision);
+	if (!a->of_endpoint && !is_code(a, "RepoNotFound"))
+		return err->code; /* a redirect's host, which is named, knows nothing of repositories */
 	if (is_code(a, "RepoNotFound") || (a->status == 404 && !is_code(a, "EntryNotFound")) ||
 	    (a->status == 401 && !r->has_token))
 		return od_fail(err, OD_ERR_MISSING, "%s does not exist at %s%s; check its spelling there", r->address,
-			       r->endpoint,
+			       r->site,
 			       r->has_token ? ", or this token may not see it" : ", or is private (then set HF_TOKEN)");
 	if (a->status == 401)
 		return od_fail(
 			err, OD_ERR_IO,
 			"%s: %s refuses this token (HF_TOKEN, or the token file; status 401)%s%s: make another one, or "
 			"none for a public model",
-			r->address, r->endpoint, a->message[0] != '\0' ? ": " : "", a->message);
+			r->address, r->site, a->message[0] != '\0' ? ": " : "", a->message);
 	if (a->status == 403)
-		return od_fail(err, OD_ERR_IO, "%s: %s forbids it (status 403)%s%s", r->address, r->endpoint,
+		return od_fail(err, OD_ERR_IO, "%s: %s forbids it (status 403)%s%s", r->address, r->site,
 			       a->message[0] != '\0' ? ": " : "", a->message);
 	return err->code;
 }
@@ -103,6 +111,18 @@ static int find_commit(struct odp_repo *r, struct od_err *err)
 	return rc;
 }
 
+/* The address of the next page; "" behind the last. It is always the endpoint's: mirrors pass on the links of the hub. */
+static int next_page(const struct odp_repo *r, const char *link, char url[URL_BYTES], struct od_err *err)
+{
+	const char *path = strstr(link, "/api/models/");
+
+	url[0] = '\0';
+	if (link[0] == '\0' || (path != NULL && snprintf(url, URL_BYTES, "%s%s", r->endpoint, path) < URL_BYTES))
+		return OD_OK;
+	return od_fail(err, OD_ERR_PROTOCOL, "%s: the list of files goes on at an address that is not the hub's",
+		       r->address);
+}
+
 static int list_files(struct odp_repo *r, struct od_err *err)
 {
 	struct odp_http_answer answer = { 0 };
@@ -121,7 +141,8 @@ static int list_files(struct odp_repo *r, struct od_err *err)
 			return odp_repo_refused(r, &answer, err);
 		rc = odp_listing_add(&r->files, text, len, r->address, err);
 		free(text);
-		snprintf(url, sizeof(url), "%s", answer.next);
+		if (rc == OD_OK)
+			rc = next_page(r, answer.next, url, err);
 	}
 	return rc == OD_OK ? odp_listing_finish(&r->files, r->address, err) : rc;
 }
@@ -130,6 +151,7 @@ int odp_repo_open(struct odp_repo *r, struct od_err *err)
 {
 	int rc;
 
+	odp_url_shown(r->endpoint, r->site, sizeof(r->site));
 	snprintf(r->address, sizeof(r->address), "hf://%s/%s", r->name.org, r->name.name);
 	rc = find_commit(r, err);
 	return rc == OD_OK ? list_files(r, err) : rc;

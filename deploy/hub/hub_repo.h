@@ -17,6 +17,7 @@ struct odp_repo {
 	bool has_token;
 	struct odp_hub_name name;
 	char address[256]; /* "hf://org/name", for messages */
+	char site[200]; /* the endpoint, for messages */
 	char commit[65]; /* the revision is this one now: all files are fetched from it */
 	struct odp_listing files;
 };
