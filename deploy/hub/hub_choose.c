@@ -14,6 +14,15 @@
 #define MAX_SPLIT 1024
 #define LABEL "^(ud-)?((i?q|tq)[0-9]+(_[a-z0-9]+)*|mxfp4(_moe)?|nvfp4|bf16|f16|fp16|f32)$"
 
+/* Labels of files that ggml no longer reads, or never did: those of other forks. */
+#define UNREAD \
+	"^(q4_0_(4_4|4_8|8_8)|iq4_nl_4_4|q[12]_0|q8_kv|iq[1-6]_(k|ks|kss|kt|kl)|i?q[1-8]_[a-z0-9_]+_r[48])(_r[48])?$"
+
+/* Compiled. */
+struct labels {
+	regex_t any, unread;
+};
+
 static bool ends(const char *s, const char *end)
 {
 	const size_t n = strlen(s), k = strlen(end);
@@ -60,20 +69,13 @@ static void label_variant(struct odp_variant *v, const regex_t *label)
 	(void)find_label(label, folder, (size_t)(base - 1 - folder), v->label);
 }
 
-/* Files that ggml no longer reads, or that hold no weights of a model. */
-static bool is_dropped(const char *label)
+/* No weights of a model: projections, and matrices of importance. A quantisation that was made with one may say so in
+ * its name. */
+static bool is_other(const struct odp_variant *v)
 {
-	static const char *const dropped[] = { "Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8", "IQ4_NL_4_4", "Q1_0", "Q2_0", NULL };
+	const char *base = base_of(v->stem);
 
-	for (const char *const *d = dropped; *d != NULL; d++)
-		if (strcasecmp(label, *d) == 0)
-			return true;
-	return false;
-}
-
-static bool is_other(const char *base)
-{
-	return strcasestr(base, "mmproj") != NULL || strcasestr(base, "imatrix") != NULL;
+	return strcasestr(base, "mmproj") != NULL || (strcasestr(base, "imatrix") != NULL && v->label[0] == '\0');
 }
 
 /* Reads "-00002-of-00003" at the end of a name without .gguf. */
@@ -107,7 +109,7 @@ const struct odp_hub_file *odp_variant_file(const struct odp_variant *v, const s
 
 /* The first file of a split one stands for all, whose sizes are added. */
 static int add_variant(struct odp_variants *out, const struct odp_listing *l, const struct odp_hub_file *f,
-		       const regex_t *label, struct od_err *err)
+		       const struct labels *labels, struct od_err *err)
 {
 	size_t len = strlen(f->path) - strlen(END);
 	struct odp_variant v = { .whole = true };
@@ -124,13 +126,17 @@ static int add_variant(struct odp_variants *out, const struct odp_listing *l, co
 		free(v.stem);
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the list of quantisations");
 	}
+	label_variant(&v, &labels->any);
+	if (is_other(&v)) {
+		free(v.stem);
+		return OD_OK;
+	}
 	for (unsigned i = 0; i < (v.n_files > 0 ? v.n_files : 1); i++) {
 		const struct odp_hub_file *part = odp_variant_file(&v, l, i);
 
 		v.whole = v.whole && part != NULL && od_add(v.bytes, part->bytes, &v.bytes);
 	}
-	label_variant(&v, label);
-	v.readable = !is_dropped(v.label);
+	v.readable = regexec(&labels->unread, v.label, 0, NULL, 0) != 0;
 	out->v[out->n++] = v;
 	return OD_OK;
 }
@@ -146,16 +152,21 @@ static int largest_first(const void *a, const void *b)
 
 int odp_variants_find(struct odp_variants *out, const struct odp_listing *l, struct od_err *err)
 {
-	regex_t label;
+	struct labels labels;
 	int rc = OD_OK;
 
 	*out = (struct odp_variants){ 0 };
-	if (regcomp(&label, LABEL, REG_EXTENDED | REG_ICASE | REG_NOSUB) != 0)
+	if (regcomp(&labels.any, LABEL, REG_EXTENDED | REG_ICASE | REG_NOSUB) != 0)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the list of quantisations");
+	if (regcomp(&labels.unread, UNREAD, REG_EXTENDED | REG_ICASE | REG_NOSUB) != 0) {
+		regfree(&labels.any);
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the list of quantisations");
+	}
 	for (size_t i = 0; rc == OD_OK && i < l->n; i++)
-		if (ends(l->file[i].path, END) && !is_other(base_of(l->file[i].path)))
-			rc = add_variant(out, l, &l->file[i], &label, err);
-	regfree(&label);
+		if (ends(l->file[i].path, END))
+			rc = add_variant(out, l, &l->file[i], &labels, err);
+	regfree(&labels.any);
+	regfree(&labels.unread);
 	if (rc != OD_OK)
 		odp_variants_fini(out);
 	else if (out->n > 0)
@@ -178,24 +189,42 @@ static const char *name_of(const struct odp_variant *v)
 	return v->label[0] != '\0' ? v->label : base_of(v->stem);
 }
 
-static bool is_called(const struct odp_variant *v, const char *quant)
+static bool is_in_folder(const char *path, const char *name)
+{
+	const size_t n = strlen(name);
+
+	for (const char *slash; (slash = strchr(path, '/')) != NULL; path = slash + 1)
+		if ((size_t)(slash - path) == n && strncasecmp(path, name, n) == 0)
+			return true;
+	return false;
+}
+
+enum called { NOT_CALLED, CALLED_WITHOUT_UD, CALLED };
+
+/* "Q4_K_M" calls UD-Q4_K_M, too, where nothing else is called so. */
+static enum called is_called(const struct odp_variant *v, const char *quant)
 {
 	const char *base = base_of(v->stem);
 	const size_t n = ends(quant, END) ? strlen(quant) - strlen(END) : strlen(quant);
 
-	return strcasecmp(v->label, quant) == 0 || (strncasecmp(base, quant, n) == 0 && base[n] == '\0');
+	if (strcasecmp(v->label, quant) == 0 || (strncasecmp(base, quant, n) == 0 && base[n] == '\0') ||
+	    is_in_folder(v->stem, quant))
+		return CALLED;
+	return strncasecmp(v->label, "UD-", 3) == 0 && strcasecmp(v->label + 3, quant) == 0 ? CALLED_WITHOUT_UD :
+											      NOT_CALLED;
 }
 
-/* Names, with commas between; full: of files instead of quantisations. */
-static void list_names(const struct odp_variants *v, const char *quant, bool full, char *out, size_t size)
+/* Names, with commas between: of all quantisations, or (full) of the files that are called quant in this way. */
+static void list_names(const struct odp_variants *v, const char *quant, enum called how, bool full, char *out,
+		       size_t size)
 {
 	size_t at = 0;
 
 	out[0] = '\0';
 	for (size_t i = 0; i < v->n; i++) {
-		const char *name = full ? base_of(v->v[i].stem) : name_of(&v->v[i]);
+		const char *name = full ? v->v[i].stem : name_of(&v->v[i]);
 
-		if ((quant != NULL && !is_called(&v->v[i], quant)) || !v->v[i].whole)
+		if ((full && is_called(&v->v[i], quant) != how) || !v->v[i].whole)
 			continue;
 		if (at + strlen(name) + 8 > size) {
 			snprintf(out + at, size - at, ", ...");
@@ -208,26 +237,37 @@ static void list_names(const struct odp_variants *v, const char *quant, bool ful
 static int choose_by_name(const struct odp_variants *v, const char *quant, const char *where,
 			  const struct odp_variant **out, struct od_err *err)
 {
+	const struct odp_variant *found = NULL;
+	enum called best = NOT_CALLED;
 	char names[400];
 	size_t n = 0;
 
-	for (size_t i = 0; i < v->n; i++)
-		if (is_called(&v->v[i], quant)) {
-			*out = &v->v[i];
-			n++;
-		}
-	if (n == 1 && !(*out)->whole)
+	for (size_t i = 0; i < v->n; i++) {
+		const enum called how = is_called(&v->v[i], quant);
+
+		if (how == NOT_CALLED || how < best)
+			continue;
+		n = how > best ? 1 : n + 1;
+		best = how;
+		found = &v->v[i];
+	}
+	if (n == 1 && !found->whole)
 		return od_fail(err, OD_ERR_MISSING, "%s: files of %s are missing there: it has %u, not all are listed",
-			       where, base_of((*out)->stem), (*out)->n_files);
-	if (n == 1)
+			       where, base_of(found->stem), found->n_files);
+	if (n == 1 && !found->readable)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: %s is not read by od-moe: take another quantisation",
+			       where, found->label);
+	if (n == 1) {
+		*out = found;
 		return OD_OK;
-	*out = NULL;
-	list_names(v, n > 1 ? quant : NULL, n > 1, names, sizeof(names));
+	}
+	list_names(v, quant, best, n > 1, names, sizeof(names));
 	if (n == 0)
 		return od_fail(err, OD_ERR_MISSING, "%s: no GGUF file of the quantisation %s; there are: %s", where,
 			       quant, names);
-	return od_fail(err, OD_ERR_ARG, "%s: several GGUF files are of the quantisation %s; give the name of one: %s",
-		       where, quant, names);
+	return od_fail(err, OD_ERR_ARG,
+		       "%s: several GGUF files are called %s; give the whole name of one, or of its folder: %s", where,
+		       quant, names);
 }
 
 bool odp_variant_fits(const struct odp_variant *v, uint64_t memory_bytes)
@@ -285,7 +325,7 @@ void odp_variants_explain(const struct odp_variants *v, const struct odp_variant
 
 /* ---- checkpoints ---- */
 
-static bool is_weights(const char *path)
+bool odp_is_weights(const char *path)
 {
 	return strchr(path, '/') == NULL && ends(path, ".safetensors") && strncmp(path, "consolidated", 12) != 0 &&
 	       strncmp(path, "adapter_", 8) != 0;
@@ -294,14 +334,17 @@ static bool is_weights(const char *path)
 bool odp_is_checkpoint(const struct odp_listing *l)
 {
 	for (size_t i = 0; i < l->n; i++)
-		if (is_weights(l->file[i].path))
+		if (odp_is_weights(l->file[i].path))
 			return odp_listing_find(l, "config.json") != NULL;
 	return false;
 }
 
-bool odp_checkpoint_wants(const char *path)
+bool odp_checkpoint_wants(const struct odp_listing *l, const char *path)
 {
-	if (is_weights(path) || strcmp(path, "model.safetensors.index.json") == 0)
+	/* All that packing reads, if it is there. */
+	if (odp_is_weights(path))
+		return strcmp(path, ODP_SINGLE_NAME) == 0 || odp_listing_find(l, ODP_SINGLE_NAME) == NULL;
+	if (strcmp(path, ODP_INDEX_NAME) == 0)
 		return true;
 	for (const struct od_small_file *f = od_small_files; f->name != NULL; f++)
 		if (f->source != NULL && strcmp(path, f->source) == 0)

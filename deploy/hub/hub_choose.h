@@ -29,7 +29,7 @@ void odp_variants_fini(struct odp_variants *v);
 /* File i of a variant in the listing; NULL: i is past the last, or it is missing. */
 const struct odp_hub_file *odp_variant_file(const struct odp_variant *v, const struct odp_listing *l, unsigned i);
 
-/* quant: a label or a name without .gguf, in any case. Otherwise ("") the largest that fits into the memory, or, where
+/* quant: a label, or the name of a file or of its folder, in any case. Otherwise ("") the largest that fits into the memory, or, where
  * none does, the smallest. where: for messages. */
 OD_MUST_CHECK int odp_variants_choose(const struct odp_variants *v, const char *quant, uint64_t memory_bytes,
 				      const char *where, const struct odp_variant **out, struct od_err *err);
@@ -41,8 +41,11 @@ void odp_variants_explain(const struct odp_variants *v, const struct odp_variant
 
 /* The repository has config.json and *.safetensors files in transformers' form. */
 bool odp_is_checkpoint(const struct odp_listing *l);
-/* A file that packing such a checkpoint reads. */
-bool odp_checkpoint_wants(const char *path);
+#define ODP_SINGLE_NAME "model.safetensors"
+#define ODP_INDEX_NAME "model.safetensors.index.json"
+bool odp_is_weights(const char *path);
+/* A file that packing such a checkpoint may read. Where there is an index, only weights that it names are read. */
+bool odp_checkpoint_wants(const struct odp_listing *l, const char *path);
 /* Why nothing in the repository can be used. Returns the code. */
 int odp_refuse_listing(const struct odp_listing *l, const char *where, struct od_err *err);
 

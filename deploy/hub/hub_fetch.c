@@ -2,6 +2,7 @@
 
 #include "common/base/args.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/mem.h"
 #include "common/base/strbuf.h"
 #include "common/model/config.h"
@@ -9,12 +10,15 @@
 #include "common/pack/models_folder.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/shadow/shadow_layout.h"
+#include "common/text/tokenizer.h"
 #include "deploy/hub/gguf_begin.h"
 #include "deploy/hub/hub_choose.h"
 #include "deploy/hub/hub_file.h"
+#include "deploy/hub/hub_name.h"
 #include "deploy/hub/hub_repo.h"
 #include "deploy/hub/hub_token.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -29,6 +33,7 @@
 #define LONG_BEGIN_BYTES (64u << 20)
 #define SOURCE_NAME ".source" /* in the work folder: names the model and version of its files */
 #define SOURCE_MAX_BYTES 2048
+#define INDEX_MAX_BYTES (64u << 20)
 
 /* A file to fetch. */
 struct want {
@@ -45,6 +50,7 @@ struct fetching {
 	char where[300]; /* the address, for messages */
 	char source[400]; /* the address that the model is from, without spaces */
 	char version[400]; /* its commit, or by what its server tells versions apart */
+	char etag[201], modified[65]; /* an address has them */
 	char model[256]; /* its name */
 	bool checkpoint, split;
 	struct want *want; /* [n_wants] */
@@ -146,7 +152,9 @@ static int probe_gguf(struct fetching *f, const char *url, struct odp_http_answe
 			err, OD_ERR_UNSUPPORTED,
 			"%s is a model without experts (architecture %s): od-moe runs mixture-of-experts models only",
 			f->where, begin.arch[0] != '\0' ? begin.arch : "not said");
-	return rc;
+	return rc == OD_OK && begin.arch[0] != '\0' ?
+		       od_gguf_check_arch(f->where, begin.arch, strlen(begin.arch), err) :
+		       rc;
 }
 
 /* ---- plans: which files, under which names ---- */
@@ -159,7 +167,7 @@ static int plan_checkpoint(struct fetching *f, struct od_err *err)
 	f->checkpoint = true;
 	odp_local_name(f->repo.name.name, f->model, sizeof(f->model));
 	for (size_t i = 0; rc == OD_OK && i < l->n; i++)
-		if (odp_checkpoint_wants(l->file[i].path))
+		if (odp_checkpoint_wants(l, l->file[i].path))
 			rc = add_want(f, odp_repo_url(&f->repo, l->file[i].path), l->file[i].path, l->file[i].bytes,
 				      &l->file[i].sum, err);
 	return rc;
@@ -255,7 +263,7 @@ static int plan_address(struct fetching *f, struct od_err *err)
 	uint64_t bytes;
 	int rc;
 
-	snprintf(f->where, sizeof(f->where), "%.*s", (int)strcspn(f->job->address, "?#"), f->job->address);
+	odp_url_shown(f->job->address, f->where, sizeof(f->where));
 	odp_url_file_name(f->job->address, name, sizeof(name));
 	if (strlen(name) <= 5 || strcasecmp(name + strlen(name) - 5, ".gguf") != 0)
 		return od_fail(
@@ -272,6 +280,8 @@ static int plan_address(struct fetching *f, struct od_err *err)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: its server does not say how long the file is", f->where);
 	snprintf(f->source, sizeof(f->source), "%s", f->where);
 	snprintf(f->version, sizeof(f->version), "%" PRIu64 " %s %s", bytes, answer.etag, answer.modified);
+	snprintf(f->etag, sizeof(f->etag), "%s", answer.etag);
+	snprintf(f->modified, sizeof(f->modified), "%s", answer.modified);
 	snprintf(f->model, sizeof(f->model), "%.*s", (int)(strlen(name) - 5), name);
 	note(f, "%s has no checksum to compare with: only the length is checked", f->where);
 	return add_want(f, strdup(f->job->address), name, bytes, &none, err);
@@ -296,6 +306,41 @@ static int lock_work(struct fetching *f, struct od_err *err)
 	close(f->lock_fd);
 	f->lock_fd = -1;
 	return od_fail(err, OD_ERR_BUSY, "another od-pack is fetching %s into %s", f->model, f->home);
+}
+
+/* The name is one of this version's files, of its part, or of its folder. */
+static bool is_wanted(const struct fetching *f, const char *name)
+{
+	const size_t n = strlen(name), k = n > 5 && strcmp(name + n - 5, ".part") == 0 ? n - 5 : n;
+
+	for (size_t i = 0; i < f->n_wants; i++) {
+		const char *want = f->want[i].name;
+
+		if (strcmp(want, name) == 0 || (strncmp(want, name, k) == 0 && want[k] == '\0') ||
+		    (strncmp(want, name, n) == 0 && want[n] == '/'))
+			return true;
+	}
+	return strcmp(name, SOURCE_NAME) == 0;
+}
+
+/* Files of another version only: packing could take them for this one's. */
+static int remove_others(const struct fetching *f, struct od_err *err)
+{
+	DIR *d = opendir(f->work);
+	struct dirent *e;
+	char path[PATH_MAX];
+	int rc = d != NULL ? OD_OK : od_fail_errno(err, OD_ERR_IO, "cannot read %s", f->work);
+
+	while (rc == OD_OK && (e = readdir(d)) != NULL) {
+		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || is_wanted(f, e->d_name))
+			continue;
+		rc = od_path(path, sizeof(path), f->work, e->d_name, err);
+		if (rc == OD_OK)
+			rc = od_remove_tree(path, err);
+	}
+	if (d != NULL)
+		closedir(d);
+	return rc;
 }
 
 /* Files that an earlier run completed of another version are read and compared again. */
@@ -330,7 +375,9 @@ static int adopt(struct fetching *f, struct od_err *err)
 		rc = no_memory(err);
 	if (rc == OD_OK && (od_file_read(path, SOURCE_MAX_BYTES, &theirs, &len, NULL) != OD_OK || len != ours.len ||
 			    memcmp(theirs, ours.text, len) != 0)) {
-		rc = demote(f, err);
+		rc = remove_others(f, err);
+		if (rc == OD_OK)
+			rc = demote(f, err);
 		if (rc == OD_OK)
 			rc = od_file_write_atomic(path, ours.text, ours.len, err);
 	}
@@ -343,6 +390,7 @@ static int adopt(struct fetching *f, struct od_err *err)
 static int find_existing(struct fetching *f, bool *there, struct od_err *err)
 {
 	const size_t n = strlen(f->source);
+	struct stat st;
 	struct od_models m;
 	int rc = od_models_list(&m, err);
 
@@ -362,6 +410,8 @@ static int find_existing(struct fetching *f, bool *there, struct od_err *err)
 			     f->model, e->source + n + 1, f->where, f->version, f->model);
 	}
 	od_models_fini(&m);
+	if (rc == OD_OK && !*there && lstat(f->final, &st) == 0)
+		rc = od_fail(err, OD_ERR_ARG, "%s is there already, and is no model: move it away first", f->final);
 	return rc;
 }
 
@@ -457,6 +507,8 @@ static int fetch_one(struct fetching *f, const struct want *w, struct od_err *er
 		.name = slash != NULL ? slash + 1 : w->name,
 		.bytes = w->bytes,
 		.sum = w->sum,
+		.etag = f->etag,
+		.modified = f->modified,
 		.note = on_note,
 		.advance = on_advance,
 		.arg = f,
@@ -500,6 +552,94 @@ static int fetch_config(struct fetching *f, struct od_config *config, struct od_
 			"od-moe runs mixture-of-experts models only (README, \"Models\")",
 			f->where);
 	return od_fail_within(err, "%s cannot be used", f->where);
+}
+
+/* A model that reads no text would be a surprise after its weights. */
+static int check_tokenizer(const struct fetching *f, struct od_err *err)
+{
+	for (size_t i = 0; i < f->n_wants; i++)
+		if (od_tokenizer_is_name(f->want[i].name))
+			return OD_OK;
+	return od_fail(
+		err, OD_ERR_UNSUPPORTED,
+		"%s has no tokeniser that od-moe reads: expected tokenizer.json, tiktoken.model or tokenizer.model",
+		f->where);
+}
+
+/* The files that the index of the weights names, as keys. */
+static int read_index(const struct fetching *f, json_t **names, struct od_err *err)
+{
+	char path[PATH_MAX];
+	const char *tensor;
+	json_t *root = NULL, *map, *value;
+	int rc = od_path(path, sizeof(path), f->work, ODP_INDEX_NAME, err);
+
+	*names = json_object();
+	if (rc == OD_OK)
+		rc = od_json_load(path, INDEX_MAX_BYTES, &root, err);
+	if (rc == OD_OK)
+		rc = od_json_obj(root, "weight_map", &map, path, err);
+	if (rc != OD_OK) {
+		json_decref(root);
+		return rc;
+	}
+	json_object_foreach(map, tensor, value)
+	{
+		if (!json_is_string(value))
+			rc = od_fail(err, OD_ERR_FORMAT, "%s: weight_map: expected names of files", path);
+		else if (json_object_set_new(*names, json_string_value(value), json_true()) != 0)
+			rc = no_memory(err);
+		if (rc != OD_OK)
+			break;
+	}
+	json_decref(root);
+	return rc;
+}
+
+/* Keeps the weights that the index names, all of which must be listed. */
+static int keep_indexed(struct fetching *f, json_t *names, struct od_err *err)
+{
+	const char *name;
+	json_t *value;
+	size_t n = 0;
+
+	for (size_t i = 0; i < f->n_wants; i++) {
+		struct want *w = &f->want[i];
+
+		if (odp_is_weights(w->name) && json_object_get(names, w->name) == NULL) {
+			free(w->url);
+			free(w->name);
+			continue;
+		}
+		(void)json_object_del(names, w->name);
+		f->want[n++] = *w;
+	}
+	f->n_wants = n;
+	json_object_foreach(names, name, value) return od_fail(
+		err, OD_ERR_MISSING, "%s: its index (" ODP_INDEX_NAME ") names %.100s, which is not there", f->where,
+		name);
+	return OD_OK;
+}
+
+/* Leaves out weights that are not read: repositories hold others, too. */
+static int fetch_index(struct fetching *f, struct od_err *err)
+{
+	json_t *names = NULL;
+	const struct want *index = NULL;
+	int rc = OD_OK;
+
+	for (size_t i = 0; i < f->n_wants; i++)
+		if (strcmp(f->want[i].name, ODP_INDEX_NAME) == 0)
+			index = &f->want[i];
+	if (index == NULL || odp_listing_find(&f->repo.files, ODP_SINGLE_NAME) != NULL)
+		return OD_OK;
+	rc = fetch_one(f, index, err);
+	if (rc == OD_OK)
+		rc = read_index(f, &names, err);
+	if (rc == OD_OK)
+		rc = keep_indexed(f, names, err);
+	json_decref(names);
+	return rc;
 }
 
 static int fetch_all(struct fetching *f, struct od_err *err)
@@ -593,11 +733,21 @@ static int publish_gguf(struct fetching *f, struct od_err *err)
 
 /* ---- the whole ---- */
 
+/* NAME.part and NAME.partial are what is unfinished of a model NAME: a model's own dot becomes "_". */
+static void keep_off_endings(char *model)
+{
+	char *dot = strrchr(model, '.');
+
+	if (dot != NULL && (strcmp(dot, ".part") == 0 || strcmp(dot, ".partial") == 0))
+		*dot = '_';
+}
+
 static int set_paths(struct fetching *f, struct od_err *err)
 {
 	const bool one_file = !f->checkpoint && !f->split;
 	int rc = od_models_home(f->home, err);
 
+	keep_off_endings(f->model);
 	if (rc != OD_OK)
 		return rc;
 	if (snprintf(f->work, sizeof(f->work), "%s/%s.part", f->home, f->model) >= (int)sizeof(f->work) ||
@@ -615,6 +765,10 @@ static int fetch_model(struct fetching *f, struct od_err *err)
 
 	if (rc == OD_OK && f->checkpoint) {
 		rc = fetch_config(f, &config, err);
+		if (rc == OD_OK)
+			rc = check_tokenizer(f, err);
+		if (rc == OD_OK)
+			rc = fetch_index(f, err);
 		if ((rc == OD_ERR_UNSUPPORTED || rc == OD_ERR_FORMAT) && od_remove_tree(f->work, &ignored) == OD_OK)
 			return rc; /* it would be refused again */
 	}

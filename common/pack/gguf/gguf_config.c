@@ -1164,9 +1164,34 @@ static int refuse_other(const struct od_gguf *g, const char *key, const char *te
 		       od_gguf_path(g), key, od_gguf_shown(text, len, shown));
 }
 
-static int find_arch(const struct od_gguf *g, const struct gguf_arch **out, struct od_err *err)
+static const struct gguf_arch *arch_of(const char *name, size_t len)
+{
+	for (size_t i = 0; i < N_ARCHS; i++)
+		if (strlen(archs[i].name) == len && strncmp(archs[i].name, name, len) == 0)
+			return &archs[i];
+	return NULL;
+}
+
+int od_gguf_check_arch(const char *where, const char *name, size_t len, struct od_err *err)
 {
 	char list[256], shown[OD_GGUF_SHOWN_BYTES];
+
+	if (arch_of(name, len) != NULL)
+		return OD_OK;
+	if (len == 6 && strncmp(name, "gptoss", len) == 0)
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s: general.architecture: \"gptoss\" is what Ollama's own converter makes of gpt-oss: use a "
+			"file that llama.cpp made (\"gpt-oss\"), or the published checkpoint",
+			where);
+	list_archs(list, sizeof(list));
+	return od_fail(err, OD_ERR_UNSUPPORTED,
+		       "%s: general.architecture \"%s\" is not supported: expected a mixture of experts of one of %s",
+		       where, od_gguf_shown(name, len, shown), list);
+}
+
+static int find_arch(const struct od_gguf *g, const struct gguf_arch **out, struct od_err *err)
+{
 	const char *name, *type = "model";
 	size_t len, type_len = 5;
 	int rc = OD_OK;
@@ -1183,23 +1208,8 @@ static int find_arch(const struct od_gguf *g, const struct gguf_arch **out, stru
 		return rc;
 	if (len == 4 && strncmp(name, "clip", 4) == 0)
 		return refuse_other(g, "general.architecture", name, len, err);
-	if (len == 6 && strncmp(name, "gptoss", len) == 0)
-		return od_fail(
-			err, OD_ERR_UNSUPPORTED,
-			"%s: general.architecture: \"gptoss\" is what Ollama's own converter makes of gpt-oss: use a "
-			"file that llama.cpp made (\"gpt-oss\"), or the published checkpoint",
-			od_gguf_path(g));
-	for (size_t i = 0; i < N_ARCHS; i++)
-		if (strlen(archs[i].name) == len && strncmp(archs[i].name, name, len) == 0)
-			*out = &archs[i];
-	list_archs(list, sizeof(list));
-	if (*out == NULL)
-		return od_fail(
-			err, OD_ERR_UNSUPPORTED,
-			"%s: general.architecture \"%s\" is not supported: expected a mixture of experts of one of "
-			"%s",
-			od_gguf_path(g), od_gguf_shown(name, len, shown), list);
-	return OD_OK;
+	*out = arch_of(name, len);
+	return od_gguf_check_arch(od_gguf_path(g), name, len, err);
 }
 
 /* An architecture may have models without experts. */

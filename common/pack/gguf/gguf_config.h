@@ -10,6 +10,8 @@
 
 #include "common/pack/gguf/gguf.h"
 
+/* OD_ERR_UNSUPPORTED: no family here has this general.architecture. where: the file, for messages. */
+OD_MUST_CHECK int od_gguf_check_arch(const char *where, const char *name, size_t len, struct od_err *err);
 /* *out: the caller's to free; NULL unless OD_OK. The same object on every machine. OD_ERR_UNSUPPORTED: an unknown
  * architecture, a dense model, a file of projections; err lists what is supported. */
 OD_MUST_CHECK int od_gguf_config(const struct od_gguf *g, json_t **out, struct od_err *err);
