@@ -15,9 +15,11 @@
 #include "deploy/hub/hub_fetch.h"
 #include "deploy/hub/hub_name.h"
 #include "deploy/model_list.h"
+#include "deploy/rate.h"
 
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -52,27 +54,25 @@ struct pack_options {
 struct bar {
 	const char *verb;
 	bool tty, open;
-	bool begun; /* first is known */
-	uint64_t begin_ns, last_ns;
-	uint64_t first; /* bytes that an earlier run had done: not part of the rate */
+	uint64_t last_ns;
+	struct odp_rate rate;
 	int last_tenth;
 };
 
 static void bar_init(struct bar *b, const char *verb)
 {
-	*b = (struct bar){ .verb = verb, .tty = isatty(STDERR_FILENO) != 0, .begin_ns = od_now_ns() };
-	b->last_ns = b->begin_ns;
+	*b = (struct bar){ .verb = verb, .tty = isatty(STDERR_FILENO) != 0, .last_ns = od_now_ns() };
 }
 
-static void bar_draw(struct bar *b, double fraction, double mb_per_s, double eta_s)
+static void bar_draw(struct bar *b, double fraction, double mb_per_s, const char *left)
 {
 	char cells[BAR_CELLS + 1];
 
 	for (int i = 0; i < BAR_CELLS; i++)
 		cells[i] = i < (int)(fraction * BAR_CELLS) ? '#' : '.';
 	cells[BAR_CELLS] = '\0';
-	fprintf(stderr, "\r%s [%s] %3d%%  %.0f MB/s  ETA %d:%02d  ", b->verb, cells, (int)(fraction * 100), mb_per_s,
-		(int)eta_s / 60, (int)eta_s % 60);
+	fprintf(stderr, "\r%s [%s] %3d%%  %.*f MB/s  ETA %s   ", b->verb, cells, (int)(fraction * 100),
+		mb_per_s < 10 ? 1 : 0, mb_per_s, left);
 	fflush(stderr);
 	b->open = true;
 }
@@ -81,23 +81,21 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
 {
 	struct bar *b = arg;
 	uint64_t now = od_now_ns();
-	double fraction = all > 0 ? (double)done / (double)all : 1, rate, eta;
-	int tenth = (int)(fraction * 10);
+	const double fraction = all > 0 ? (double)done / (double)all : 1, rate = odp_rate_add(&b->rate, now, done);
+	const int tenth = (int)(fraction * 10);
+	char left[16];
 
-	if (!b->begun || done < b->first)
-		b->first = done;
-	b->begun = true;
-	rate = (double)(done - b->first) / (od_seconds(now - b->begin_ns) + 1e-9);
-	eta = (double)(all - done) / (rate + 1);
+	odp_rate_left(rate, all - done, left, sizeof(left));
 	if (b->tty) {
 		if (now - b->last_ns < BAR_EVERY_NS && done < all)
 			return;
-		bar_draw(b, fraction, rate / 1e6, eta);
+		bar_draw(b, fraction, rate / 1e6, left);
 	} else {
 		/* About ten lines in all, none for short jobs, and at least one every ten seconds. */
 		if (now - b->last_ns < (tenth != b->last_tenth ? LINE_MIN_NS : LINE_MAX_NS))
 			return;
-		fprintf(stderr, "%s: %d%%, %.0f MB/s, %.0f s left\n", b->verb, (int)(fraction * 100), rate / 1e6, eta);
+		fprintf(stderr, "%s: %d%%, %.*f MB/s, %s left\n", b->verb, (int)(fraction * 100), rate < 10e6 ? 1 : 0,
+			rate / 1e6, left);
 		b->last_tenth = tenth;
 	}
 	b->last_ns = now;
@@ -214,6 +212,8 @@ static int cmd_fetch(const struct pack_options *o, unsigned shadows)
 	int rc;
 
 	umask(022); /* services of another user read the folder of models */
+	signal(SIGPIPE,
+	       SIG_IGN); /* TLS writes to connections that broke off, and whoever reads our lines may be gone */
 	bar_init(&bar, "fetching");
 	rc = odp_fetch(&job, name, &err);
 	bar_end(&bar);

@@ -1,7 +1,7 @@
 include deploy/packages.mk
 
 # What od-pack is beyond the wiring; libcurl is od-pack's and od-chat's alone.
-libodp_SRCS := deploy/model_list.c $(addprefix deploy/hub/,git_sum.c gguf_begin.c hub_choose.c hub_fetch.c hub_file.c hub_http.c hub_listing.c hub_name.c \
+libodp_SRCS := deploy/model_list.c deploy/rate.c $(addprefix deploy/hub/,git_sum.c gguf_begin.c hub_choose.c hub_fetch.c hub_file.c hub_http.c hub_listing.c hub_name.c \
 	hub_repo.c hub_token.c)
 
 PROGRAMS += od-pack
