@@ -2,7 +2,8 @@
 Standard library.
 
 Files are those of a Repo: {path: bytes}. Large ones (ending as LARGE says) are "LFS": their listing has a SHA-256, and resolve answers 302
-to the CDN, another port of this machine, with an address that is signed. Small ones come from the hub itself, with git's SHA-1 as ETag."""
+to the CDN, another port of this machine, with an address that is signed. Small ones come from the hub itself, by a relative redirect to its
+resolve-cache, with git's SHA-1 as ETag."""
 import hashlib
 import http.server
 import json
@@ -43,6 +44,8 @@ class Hub:
         self.moved = {}  # old name -> new name
         self.plain = {}  # files by their address alone: /files/NAME
         self.no_ranges = self.no_etag = False
+        self.linked = None  # the host that links to next pages name: of a mirror, that of the hub
+        self.elsewhere = None  # another hub, to which a mirror redirects for files
         self.released = threading.Event()  # what answers with the fault "hold" wait for, behind their bytes
         self.hub = self._serve(HubHandler)
         self.cdn = self._serve(CdnHandler)
@@ -63,6 +66,12 @@ class Hub:
     def fault(self, *args, **kw):
         with self.lock:
             self.faults.append(Fault(*args, **kw))
+
+    def put_back(self, fault):
+        """A redirect is not what was to fail."""
+        with self.lock:
+            if fault is not None:
+                fault.times += 1
 
     def take_fault(self, path):
         with self.lock:
@@ -203,6 +212,9 @@ class HubHandler(Handler):
             header = {} if self.world.no_etag else {"ETag": f'"{hashlib.md5(data or b"").hexdigest()}"'}
             self.send_file(data, header, fault) if data is not None else self.refuse(404)
             return
+        if parts[:3] == ["api", "resolve-cache", "models"]:
+            self.answer_cached("/".join(parts[3:5]), parts[5], "/".join(parts[6:]), fault)
+            return
         api = parts[:2] == ["api", "models"]
         org, name, *rest = (parts[2:] if api else parts) + [""] * 2
         full = f"{org}/{name}"
@@ -248,11 +260,27 @@ class HubHandler(Handler):
         at = int(query.get("cursor", ["0"])[0])
         header = {}
         if at + self.world.page < len(rows):
-            again = f"{self.world.url}/api/models/{full}/tree/{revision}?recursive=true&cursor={at + self.world.page}"
+            again = f"{self.world.linked or self.world.url}/api/models/{full}/tree/{revision}?recursive=true&cursor={at + self.world.page}"
             header["Link"] = f'<{again}>; rel="next"'
         self.send_json(rows[at:at + self.world.page], header)
 
+    def redirect(self, status, to, header):
+        self.send_response(status)
+        for k, v in {**header, "Location": to}.items():
+            self.send_header(k, v)
+        self.finish_body(b"")
+
+    def answer_cached(self, full, commit, path, fault):
+        repo = self.world.repos[full]
+        if repo.gated and not self.token():
+            self.refuse(401, "GatedRepo", f"Access to model {full} is restricted.")
+        else:
+            self.send_file(repo.files[path], {"X-Repo-Commit": commit, "ETag": f'"{git_sum(repo.files[path])}"'}, fault)
+
     def answer_file(self, repo, full, revision, path, fault):
+        if self.world.elsewhere:
+            self.redirect(308, self.world.elsewhere + self.path, {})
+            return
         if repo.gated and not self.token():
             self.refuse(401, "GatedRepo", f"Access to model {full} is restricted.")
             return
@@ -261,12 +289,13 @@ class HubHandler(Handler):
             return
         data = repo.files[path]
         header = {"X-Repo-Commit": repo.commit}
+        self.world.put_back(fault)
         if not path.endswith(LARGE):
-            self.send_file(data, {**header, "ETag": f'"{git_sum(data)}"'}, fault)
+            query = urllib.parse.quote(urllib.parse.urlsplit(self.path).path, safe="") + f"=&etag=%22{git_sum(data)}%22"
+            self.redirect(307, f"/api/resolve-cache/models/{full}/{repo.commit}/{urllib.parse.quote(path)}?{query}", header)
             return
         sha = hashlib.sha256(data).hexdigest()
-        self.send_response(302)
-        for k, v in {**header, "X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{sha}"',
-                     "Location": f"{self.world.cdn_url}/{sha}?Signature=secret-of-the-cdn"}.items():
-            self.send_header(k, v)
-        self.finish_body(b"")
+        links = (f'<{self.world.url}/api/models/{full}/xet-read-token/{repo.commit}>; rel="xet-auth", '
+                 f'<https://cas-server.invalid/v1/reconstructions/{sha}>; rel="xet-reconstruction-info"')
+        self.redirect(302, f"{self.world.cdn_url}/{sha}?Signature=secret-of-the-cdn",
+                      {**header, "X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{sha}"', "Link": links})

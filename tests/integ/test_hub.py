@@ -9,8 +9,10 @@ import random
 import shutil
 import signal
 import ssl
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import gguf_checkpoint as gg
@@ -78,6 +80,14 @@ def dense_gguf():
         os.makedirs(folder)
         gg.write_file(os.path.join(folder, "Dense-Q4_K_M.gguf"), {"general.architecture": (gg.STRING, "llama"), "llama.block_count": (gg.U32, 2)}, [])
     return files_below(make("dense-gguf", build))
+
+
+def unknown_gguf():
+    def build(folder):
+        os.makedirs(folder)
+        kv = {"general.architecture": (gg.STRING, "later-moe"), "later-moe.expert_count": (gg.U32, 8)}
+        gg.write_file(os.path.join(folder, "Later-Q4_K_M.gguf"), kv, [])
+    return files_below(make("unknown-gguf", build))
 
 
 class Place:
@@ -209,7 +219,30 @@ def test_an_address_of_a_gguf_file():
         w.refused(f"{w.hub.url}/files/none.gguf", says=["status 404"])
         w.refused(f"{w.hub.url}/files/readme.txt", says=["expected the address of a GGUF file"])
         w.refused("http://192.0.2.1/model.gguf", says=["expected https://"])
+        w.refused("http://127.hub.invalid/model.gguf", says=["expected https://"])
         assert names() == [], names()
+        w.hub.plain["m.gguf"] = data
+        p = w.fetch(w.hub.url.replace("//", "//user:pass@") + "/files/m.gguf")
+        assert "pass" not in read(MODELS, ".m.source").decode() + p.stderr and "/files/m.gguf" in p.stderr
+
+
+@test
+def test_two_versions_of_an_address_are_not_mixed():
+    old = ggufs()["Tiny-Q8_0.gguf"]
+    new = old[:-1] + bytes([old[-1] ^ 1])
+    with Place({}) as w:
+        w.hub.plain["m.gguf"] = old
+        get = f"{w.hub.url}/files/m.gguf"
+        w.hub.fault("/files/", "")
+        w.hub.fault("/files/", "hold", after=5000)
+        p = w.begin(get)
+        wait_for(lambda: part_bytes("m") == 5000)
+        w.hub.plain["m.gguf"] = new
+        w.hub.released.set()
+        _, err = p.communicate(timeout=HANG_S)
+        assert p.returncode == 1 and "m.gguf: another version of it has come to 127.0.0.1 meanwhile" in err, err
+        w.fetch(get)
+        assert read(MODELS, "m.gguf") == new
 
 
 # ---- kills ----
@@ -296,6 +329,33 @@ def test_another_version_after_a_kill():
         assert files_below(os.path.join(MODELS, "Tiny")) != direct()
 
 
+@test
+def test_files_of_another_version_are_not_used():
+    """model.safetensors would be read before what its successor has in its place."""
+    old = files_below(make("single", lambda p: tc.write_checkpoint(p, TINY, tc.tensors(TINY, seed=4), shards=1)))
+    assert "model.safetensors" in old
+    with Place({"org/Tiny": Repo(old)}) as w:
+        w.hub.fault("tokenizer.json", 404)
+        w.refused("hf://org/Tiny")
+        assert "model.safetensors" in os.listdir(os.path.join(MODELS, "Tiny.part"))
+        w.hub.repos["org/Tiny"] = Repo(files_below(checkpoint()))
+        w.fetch("hf://org/Tiny")
+        assert files_below(os.path.join(MODELS, "Tiny")) == direct()
+
+
+@test
+def test_nobody_reads_its_lines_any_more():
+    with Place({"org/Tiny-GGUF": Repo(ggufs())}) as w:
+        w.hub.fault("Signature", "")
+        w.hub.fault("Signature", "hold", after=2000)
+        p = w.begin("hf://org/Tiny-GGUF:Q8_0")
+        wait_for(lambda: part_bytes("Tiny-Q8_0") == 2000)
+        p.stderr.close()
+        w.hub.released.set()
+        assert p.wait(HANG_S) == 0, p.returncode
+        assert names() == [".Tiny-Q8_0.source", "Tiny-Q8_0.gguf"], names()
+
+
 # ---- what goes wrong ----
 
 @test
@@ -313,6 +373,29 @@ def test_what_may_be_better_later_is_tried_again():
         ranges = [h.get("Range") for _, _, h in w.hub.asked("cdn")]
         assert ranges[2:] == ["bytes=5000-", "bytes=5001-", "bytes=6000-"], ranges
         assert read(MODELS, "Tiny-Q8_0.gguf") == data
+
+
+@test
+def test_the_hub_says_when_it_answers_again():
+    with Place({"org/empty": Repo({"README.md": b"x"})}) as w:
+        w.hub.fault("/tree/", 429, header={"RateLimit": '"api";r=0;t=2', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'})
+        p = w.refused("hf://org/empty", says=["status 429", "trying again in 2 s", "no files that od-moe can use"])
+        assert "trying again in 1 s" not in p.stderr
+
+
+@test
+def test_a_line_that_breaks_before_the_certificate_comes():
+    with Place({}) as w:
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def hang_up():
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+        threading.Thread(target=hang_up, daemon=True).start()
+        os.environ["HF_ENDPOINT"] = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        w.refused("hf://org/Tiny", says=["the connection broke off", "trying again in 1 s", "trying again in 2 s"])
+        listener.close()
 
 
 @test
@@ -358,7 +441,48 @@ def test_names_that_are_not_there():
         w.refused("hf://org", says=["expected hf://ORGANISATION/NAME"])
         w.refused("hf://org/Tiny", "PACK", says=["the model's address alone"], status=2)
         w.refused("hf://org/Tiny", "--force", says=["--force belongs to"], status=2)
+        w.hub.repos["org/empty"].revisions.add("refs/pr/1")
+        w.refused("hf://org/empty@refs/pr/1", says=["no files that od-moe can use"])
+        assert w.hub.asked("hub", "/revision/refs%2Fpr%2F1")
         assert names() == [], names()
+
+
+@test
+def test_what_the_hosts_of_redirects_refuse():
+    with Place({"org/Tiny-GGUF": Repo(ggufs())}) as w:
+        for status in (403, 404):
+            w.hub.fault("Signature", status)
+            p = w.refused("hf://org/Tiny-GGUF:Q8_0", says=[f"status {status} of localhost"])
+            assert "does not exist" not in p.stderr and "forbids" not in p.stderr, p.stderr
+
+
+@test
+def test_names_that_are_taken_here():
+    with Place({"org/Tiny": Repo(files_below(checkpoint())), "org/Tiny.part": Repo(files_below(checkpoint()))}) as w:
+        os.makedirs(os.path.join(MODELS, "Tiny"))
+        w.refused("hf://org/Tiny", says=["Tiny is there already, and is no model"])
+        assert w.hub.asked("cdn") == []
+        w.fetch("hf://org/Tiny.part", "--shadow", "none")
+        assert [e["name"] for e in listed()] == ["Tiny_part"], listed()
+        tool("od-pack", "verify", "Tiny_part")
+
+
+@test
+def test_weights_that_the_index_does_not_name():
+    good = files_below(checkpoint())
+    extra = bytes(1000)
+    with Place({"org/Tiny": Repo({**good, "model-fp8.safetensors": extra})}) as w:
+        w.fetch("hf://org/Tiny")
+        assert files_below(os.path.join(MODELS, "Tiny")) == direct()
+        assert not w.hub.asked("cdn", hashlib.sha256(extra).hexdigest())
+        first = min(n for n in good if n.endswith(".safetensors"))
+        w.hub.repos["org/cut"] = Repo({n: d for n, d in good.items() if n != first})
+        w.hub.repos["org/mute"] = Repo({n: d for n, d in good.items() if n != "tokenizer.json"})
+        w.hub.log.clear()
+        for get, says in (("hf://org/cut", f"names {first}, which is not there"), ("hf://org/mute", "has no tokeniser that od-moe reads")):
+            p = tool("od-pack", get, ok=False)
+            assert says in p.stderr, p.stderr
+        assert w.hub.asked("cdn") == []
 
 
 @test
@@ -370,6 +494,9 @@ def test_models_without_experts_are_refused_before_they_are_fetched():
         assert w.hub.asked("cdn") == []
         w.refused("hf://org/dense-GGUF", says=["hf://org/dense-GGUF is a model without experts (architecture llama)"])
         assert [h.get("Range") for _, _, h in w.hub.asked("cdn")] == ["bytes=0-1048575"]
+        w.hub.repos["org/new-GGUF"] = Repo(unknown_gguf())
+        w.refused("hf://org/new-GGUF", says=['hf://org/new-GGUF: general.architecture "later-moe" is not supported', "qwen3moe"])
+        assert len(w.hub.asked("cdn")) == 2
         assert names() == [], names()
 
 
@@ -444,11 +571,36 @@ def test_gated_models_and_where_the_token_goes():
         assert "Bearer hf_good" in sent
         assert w.hub.asked("cdn") and not any("Authorization" in h for _, _, h in w.hub.asked("cdn"))
         tool("od-pack", "rm", "gated")
-        os.environ["HF_ENDPOINT"] = "http://hub.invalid"
-        os.environ["http_proxy"] = w.hub.url  # stands for a way that others can read
-        w.hub.log.clear()
-        tool("od-pack", "hf://org/gated", ok=False)
-        assert not any("Authorization" in h for _, _, h in w.hub.asked("hub")) and w.hub.asked("hub")
+        other = Hub({"org/gated": w.hub.repos["org/gated"]})
+        os.environ["http_proxy"] = other.url  # stands for a way that others can read
+        w.fetch("hf://org/gated", "--shadow", "none")
+        assert other.log == []
+        tool("od-pack", "rm", "gated")
+        for endpoint in ("http://hub.invalid", "http://127.hub.invalid"):
+            os.environ["HF_ENDPOINT"] = endpoint
+            other.log.clear()
+            tool("od-pack", "hf://org/gated", ok=False)
+            assert not any("Authorization" in h for _, _, h in other.asked("hub")) and other.asked("hub")
+        other.close()
+
+
+@test
+def test_a_mirror_that_sends_us_on_to_the_hub():
+    """Its links name the hub, but all pages come from the mirror; files come from where it redirects, without the token."""
+    files = files_below(checkpoint())
+    hub = Hub({"org/Tiny": Repo(files), "org/gated": Repo(files, gated=True)})
+    with Place({"org/Tiny": Repo(files), "org/gated": Repo(files, gated=True)}, page=2) as w:
+        w.hub.linked, w.hub.elsewhere = "https://hub.invalid", hub.url
+        os.environ["HF_TOKEN"] = "hf_good"
+        w.refused("hf://org/gated", says=["sends us on to 127.0.0.1, which does not get the token: name https://127.0.0.1 in HF_ENDPOINT"])
+        w.fetch("hf://org/Tiny")
+        assert files_below(os.path.join(MODELS, "Tiny")) == direct() and len(w.hub.asked("hub", "cursor=")) > 2
+        assert hub.asked("hub", "/resolve/") and not any("Authorization" in h for _, _, h in hub.asked("hub") + hub.asked("cdn"))
+        w.hub.linked = "https://hub.invalid/" + "x" * 5000
+        w.hub.repos["org/Other"] = w.hub.repos["org/Tiny"]
+        p = tool("od-pack", "hf://org/Other", ok=False)
+        assert "the list of files goes on at an address that is not the hub's" in p.stderr, p
+    hub.close()
 
 
 @test
