@@ -66,9 +66,9 @@ int od_models_home(char out[PATH_MAX], struct od_err *err)
 	out[0] = '\0';
 	if (first.code == OD_OK)
 		return od_fail(err, OD_ERR_ARG, "no folder for models: neither OD_MODELS nor HOME is set");
-	if (err != NULL)
-		*err = first;
-	return first.code;
+	return od_fail(err, first.code,
+		       "%.300s; as root (sudo) it goes to the machine's folder, or name another: OD_MODELS=DIR",
+		       first.msg);
 }
 
 /* ---- the list ---- */

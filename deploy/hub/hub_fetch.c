@@ -33,6 +33,7 @@
 #define LONG_BEGIN_BYTES (64u << 20)
 #define SOURCE_NAME ".source" /* in the work folder: names the model and version of its files */
 #define SOURCE_MAX_BYTES 2048
+#define STAT_BLOCK_BYTES 512 /* the unit of st_blocks */
 #define INDEX_MAX_BYTES (64u << 20)
 
 /* A file to fetch. */
@@ -254,10 +255,11 @@ static int plan_hub(struct fetching *f, struct od_err *err)
 										    plan_gguf(f, err);
 }
 
-/* One GGUF file by its address. Its length and how its server tells versions apart stand for a checksum. */
+/* One GGUF file by its address. The hub tells its checksum on the way; of others the length and how the server tells
+ * versions apart stand for one. */
 static int plan_address(struct fetching *f, struct od_err *err)
 {
-	static const struct odp_sum none = { .kind = ODP_SUM_NONE };
+	struct odp_sum sum = { .kind = ODP_SUM_NONE };
 	struct odp_http_answer answer;
 	char name[256];
 	uint64_t bytes;
@@ -273,6 +275,8 @@ static int plan_address(struct fetching *f, struct od_err *err)
 	if (strstr(name, "-of-") != NULL)
 		note(f, "if this is one file of a split one, the others are missing: hf:// fetches all of them");
 	rc = probe_gguf(f, f->job->address, &answer, err);
+	if (rc == OD_ERR_FORMAT && strstr(f->where, "/blob/") != NULL)
+		return od_fail_within(err, "/blob/ is the page of a file, /resolve/ in its place is the file");
 	if (rc != OD_OK)
 		return rc;
 	bytes = answer.has_range ? answer.range_total : answer.length;
@@ -283,8 +287,11 @@ static int plan_address(struct fetching *f, struct od_err *err)
 	snprintf(f->etag, sizeof(f->etag), "%s", answer.etag);
 	snprintf(f->modified, sizeof(f->modified), "%s", answer.modified);
 	snprintf(f->model, sizeof(f->model), "%.*s", (int)(strlen(name) - 5), name);
-	note(f, "%s has no checksum to compare with: only the length is checked", f->where);
-	return add_want(f, strdup(f->job->address), name, bytes, &none, err);
+	if (od_unhex(answer.linked, sum.bytes, ODP_SUM_BYTES))
+		sum.kind = ODP_SUM_SHA256;
+	else
+		note(f, "%s has no checksum to compare with: only the length is checked", f->where);
+	return add_want(f, strdup(f->job->address), name, bytes, &sum, err);
 }
 
 /* ---- the work folder ---- */
@@ -425,20 +432,24 @@ static uint64_t shadow_bytes(const struct fetching *f, const struct od_config *c
 	return f->job->pack.by_default && bytes > checkpoint / 4 * 3 ? 0 : bytes;
 }
 
+/* Space that an earlier run's pack has taken. Its files have their whole size from the beginning, with holes: blocks
+ * count. */
 static uint64_t partial_bytes(const struct fetching *f)
 {
-	struct od_models m;
-	struct od_err ignored;
 	uint64_t bytes = 0;
 	char path[PATH_MAX];
+	struct dirent *e;
+	struct stat st;
+	DIR *d = NULL;
 
-	if (snprintf(path, sizeof(path), "%s.partial", f->final) >= (int)sizeof(path) ||
-	    od_models_list(&m, &ignored) != OD_OK)
+	if (snprintf(path, sizeof(path), "%s.partial", f->final) < (int)sizeof(path))
+		d = opendir(path);
+	if (d == NULL)
 		return 0;
-	for (size_t i = 0; i < m.n; i++)
-		if (strcmp(m.entry[i].path, path) == 0)
-			bytes = m.entry[i].bytes;
-	od_models_fini(&m);
+	while ((e = readdir(d)) != NULL)
+		if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+			bytes += (uint64_t)st.st_blocks * STAT_BLOCK_BYTES;
+	closedir(d);
 	return bytes;
 }
 
@@ -478,10 +489,11 @@ static int check_space(struct fetching *f, const struct od_config *config, struc
 			f->checkpoint ? ", then the pack up to " : "", f->checkpoint ? pack_text : "", free_text);
 	if (f->checkpoint)
 		note(f,
-		     "%s: %s to fetch, then a pack of up to %s; the checkpoint is removed when the pack is verified; %s are free",
-		     f->model, all_text, pack_text, free_text);
+		     "%s: %s to fetch into %s, then a pack of up to %s; the checkpoint is removed when the pack is verified; "
+		     "%s are free",
+		     f->model, all_text, f->home, pack_text, free_text);
 	else
-		note(f, "%s: %s to fetch; %s are free", f->model, all_text, free_text);
+		note(f, "%s: %s to fetch into %s; %s are free", f->model, all_text, f->home, free_text);
 	return OD_OK;
 }
 

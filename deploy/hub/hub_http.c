@@ -15,6 +15,7 @@
 
 #define MAX_REDIRECTS 10
 #define MAX_TRIES 8 /* in a row without a byte: about two minutes */
+#define MAX_LATER_TRIES 20 /* when a part of a file is there: about a quarter of an hour */
 #define MAX_FIRST_TRIES 3 /* before any server has answered: a wrong address is likely */
 #define FIRST_WAIT_S 1
 #define MAX_WAIT_S 60
@@ -32,6 +33,7 @@ struct odp_http {
 	char *authorization; /* the header's line; NULL: no token */
 	bool held;
 	bool reached; /* a server has answered */
+	char linked[65]; /* see struct odp_http_answer; of this try's redirects */
 	char why[CURL_ERROR_SIZE];
 	/* The running request. */
 	struct odp_http_request *r;
@@ -167,6 +169,15 @@ static void read_limit(struct odp_http_answer *a, const char *value)
 		a->limit_s = strtoul(t + 3, NULL, 10);
 }
 
+/* '"SHA-256"'; of other forms nothing is known. */
+static void read_linked(struct odp_http *h, const char *value)
+{
+	char end = '\0', sum[65];
+
+	if (sscanf(value, "\"%64[0-9a-f]%c", sum, &end) == 2 && end == '"' && strlen(sum) == 64)
+		memcpy(h->linked, sum, sizeof(sum));
+}
+
 /* Forgets an answer of the same host. */
 static void clear_answer(struct odp_http_answer *a)
 {
@@ -208,6 +219,8 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
 		read_range(h->a, value);
 	else if (strcasecmp(text, "link") == 0)
 		read_link(h->a, value, n >= sizeof(text));
+	else if (strcasecmp(text, "x-linked-etag") == 0)
+		read_linked(h, value);
 	else if (strcasecmp(text, "ratelimit") == 0)
 		read_limit(h->a, value);
 	return n;
@@ -378,6 +391,7 @@ static int try_once(struct odp_http *h, struct od_err *err)
 			     check_address(h, u, h->r->url, NULL, err);
 
 	odp_url_shown(h->r->url, shown, sizeof(shown));
+	h->linked[0] = '\0';
 	for (int n = 0; rc == OD_OK; n++) {
 		rc = ask(h, u, &code, err);
 		if (rc == OD_OK && code != CURLE_OK && !h->enough)
@@ -389,6 +403,7 @@ static int try_once(struct odp_http *h, struct od_err *err)
 			     od_fail(err, OD_ERR_PROTOCOL, "%s: more than %d redirects", shown, MAX_REDIRECTS);
 	}
 	curl_url_cleanup(u);
+	memcpy(h->a->linked, h->linked, sizeof(h->linked));
 	if (rc != OD_OK || is_good(h->a->status))
 		return rc;
 	return od_fail(err, may_be_better(h->a->status) ? OD_ERR_BUSY : OD_ERR_IO, "%s: status %ld of %s%s%s", shown,
@@ -412,6 +427,11 @@ static unsigned wait_of(const struct odp_http *h, unsigned tries)
 	return wait < MAX_WAIT_S ? wait : MAX_WAIT_S;
 }
 
+static unsigned max_tries(const struct odp_http *h)
+{
+	return h->r->from > 0 ? MAX_LATER_TRIES : h->reached ? MAX_TRIES : MAX_FIRST_TRIES;
+}
+
 int odp_http_run(struct odp_http *h, struct odp_http_request *r, struct odp_http_answer *answer, struct od_err *err)
 {
 	struct od_err why = { 0 };
@@ -430,7 +450,7 @@ int odp_http_run(struct odp_http *h, struct odp_http_request *r, struct odp_http
 			break;
 		tries = r->from > reached ? 1 : tries;
 		reached = r->from;
-		if (tries == (h->reached ? MAX_TRIES : MAX_FIRST_TRIES))
+		if (tries == max_tries(h))
 			break;
 		wait = wait_of(h, tries);
 		snprintf(text, sizeof(text), "%s; trying again in %u s", why.msg, wait);

@@ -32,6 +32,7 @@ struct odp_http_answer {
 	char code[65], message[257]; /* X-Error-Code, X-Error-Message */
 	char host[261]; /* the host that answered, for messages */
 	bool of_endpoint; /* it is the endpoint's, not that of a redirect */
+	char linked[65]; /* the SHA-256 that a redirect of the hub told of the file, in hexadecimal; "": none */
 	unsigned long limit_s; /* seconds until it answers again, after too many requests; 0: not told */
 };
 

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #define URL_BYTES 4096
-#define INFO_MAX_BYTES (16u << 20) /* JSON makes ten times as much of it */
-#define PAGE_MAX_BYTES (16u << 20)
+#define INFO_MAX_BYTES (8u << 20) /* JSON makes thirty times as much of it at worst */
+#define PAGE_MAX_BYTES (8u << 20)
 #define MAX_PAGES 1000
 
 static bool is_code(const struct odp_http_answer *a, const char *code)
@@ -21,8 +21,8 @@ static int refuse_gated(const struct odp_repo *r, const struct odp_http_answer *
 	if (!r->has_token)
 		return od_fail(
 			err, OD_ERR_IO,
-			"%s is gated: accept its licence at %s/%s/%s, signed in, then give a token of that account: "
-			"HF_TOKEN=hf_... od-pack ... (tokens: %s/settings/tokens)",
+			"%s is gated: accept its licence at %s/%s/%s, signed in, then give a token of that account in "
+			"HF_TOKEN (through sudo: --preserve-env=HF_TOKEN) or in the token file; tokens: %s/settings/tokens",
 			r->address, r->site, r->name.org, r->name.name, r->site);
 	if (odp_http_token_held(r->http))
 		return od_fail(

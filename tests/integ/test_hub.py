@@ -221,6 +221,15 @@ def test_an_address_of_a_gguf_file():
         w.refused("http://192.0.2.1/model.gguf", says=["expected https://"])
         w.refused("http://127.hub.invalid/model.gguf", says=["expected https://"])
         assert names() == [], names()
+        w.hub.repos["org/Tiny-GGUF"] = Repo(ggufs())
+        file = f"{w.hub.url}/org/Tiny-GGUF/resolve/main/Tiny-Q8_0.gguf"
+        w.hub.plain["blob"] = b"<html>"
+        w.refused(f"{w.hub.url}/files/blob/Tiny-Q8_0.gguf", says=["/resolve/ in its place is the file"])
+        w.hub.fault("Signature", "")
+        w.hub.fault("Signature", "flip")
+        w.refused(file, says=["expected the SHA-256 " + hashlib.sha256(data).hexdigest()])
+        assert "only the length" not in w.fetch(file + "?download=true").stderr
+        tool("od-pack", "rm", "Tiny-Q8_0")
         w.hub.plain["m.gguf"] = data
         p = w.fetch(w.hub.url.replace("//", "//user:pass@") + "/files/m.gguf")
         assert "pass" not in read(MODELS, ".m.source").decode() + p.stderr and "/files/m.gguf" in p.stderr
@@ -654,6 +663,14 @@ def test_a_full_disk():
             os.environ["OD_MODELS"] = disk
             for get, says in (("hf://org/Tiny", ["then the pack up to"]), ("hf://org/Tiny-GGUF:F16", [])):
                 w.refused(get, says=["of free space", "found", "OD_MODELS=DIR", *says])
+            # A pack that has hardly begun has its whole size already, as a hole.
+            subprocess.run(["mount", "-o", "remount,size=200k", disk], check=True)
+            os.makedirs(os.path.join(disk, "Tiny.partial"))
+            with open(os.path.join(disk, "Tiny.partial", "experts.bin"), "wb") as f:
+                f.truncate(1 << 20)
+            w.refused("hf://org/Tiny", says=["of free space"])
+            shutil.rmtree(os.path.join(disk, "Tiny.partial"))
+            shutil.rmtree(os.path.join(disk, "Tiny.part"))
             subprocess.run(["mount", "-o", "remount,size=1m", disk], check=True)
             # Filled by somebody else after the space was looked at: when the first bytes are there.
             w.hub.fault("Signature", "")
