@@ -628,7 +628,7 @@ static int keep_indexed(struct fetching *f, json_t *names, struct od_err *err)
 	}
 	f->n_wants = n;
 	json_object_foreach(names, name, value) return od_fail(
-		err, OD_ERR_MISSING, "%s: its index (" ODP_INDEX_NAME ") names %.100s, which is not there", f->where,
+		err, OD_ERR_FORMAT, "%s: its index (" ODP_INDEX_NAME ") names %.100s, which is not there", f->where,
 		name);
 	return OD_OK;
 }
@@ -802,8 +802,26 @@ static bool is_unverified(const struct fetching *f)
 	       od_path(path, sizeof(path), f->work, "config.json", NULL) == OD_OK && od_file_there(path);
 }
 
+/* True when nothing came that another run could use. */
+static bool is_empty(const char *work)
+{
+	DIR *d = opendir(work);
+	struct dirent *e;
+	struct stat st;
+	bool empty = d != NULL;
+
+	while (empty && (e = readdir(d)) != NULL)
+		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && strcmp(e->d_name, SOURCE_NAME) != 0)
+			empty = fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+				st.st_size == 0;
+	if (d != NULL)
+		closedir(d);
+	return empty;
+}
+
 static int fetch_locked(struct fetching *f, struct od_err *err)
 {
+	struct od_err ignored;
 	bool there;
 	int rc = find_existing(f, &there, err);
 
@@ -815,7 +833,9 @@ static int fetch_locked(struct fetching *f, struct od_err *err)
 		note(f, "%s is there already", f->model);
 	if (rc == OD_OK)
 		return od_remove_tree(f->work, err);
-	if (rmdir(f->work) != 0 && errno != ENOENT && f->job->pack.kept != NULL)
+	if (is_empty(f->work))
+		(void)!od_remove_tree(f->work, &ignored);
+	else if (od_is_dir(f->work) && f->job->pack.kept != NULL)
 		snprintf(f->job->pack.kept, PATH_MAX, "%s", f->work);
 	return rc;
 }

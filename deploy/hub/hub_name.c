@@ -128,7 +128,8 @@ void odp_url_file_name(const char *url, char *out, size_t size)
 
 void odp_url_shown(const char *url, char *out, size_t size)
 {
-	const char *scheme_end = strstr(url, "://"), *host = scheme_end != NULL ? scheme_end + 3 : url, *from = host;
+	const size_t scheme_len = strcspn(url, ":/?#");
+	const char *host = strncmp(url + scheme_len, "://", 3) == 0 ? url + scheme_len + 3 : url, *from = host;
 	const size_t host_len = strcspn(host, "/?#");
 
 	for (size_t i = 0; i < host_len; i++)

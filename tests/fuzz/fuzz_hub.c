@@ -70,6 +70,9 @@ static void read_name(const char *text)
 
 	odp_url_file_name(text, name, sizeof(name));
 	check_local(name);
+	odp_url_shown(text, name, sizeof(name));
+	for (const char *c = name; *c != '\0'; c++)
+		check(*c > ' ' && *c < 0x7f && *c != '#');
 	if (strncmp(text, "hf://", 5) != 0)
 		return;
 	if (odp_hub_name_parse(&n, text, &err) != OD_OK) {

@@ -491,7 +491,7 @@ def test_weights_that_the_index_does_not_name():
         for get, says in (("hf://org/cut", f"names {first}, which is not there"), ("hf://org/mute", "has no tokeniser that od-moe reads")):
             p = tool("od-pack", get, ok=False)
             assert says in p.stderr, p.stderr
-        assert w.hub.asked("cdn") == []
+        assert w.hub.asked("cdn") == [] and names() == [".Tiny.source", "Tiny"], names()
 
 
 @test
@@ -569,6 +569,7 @@ def test_gated_models_and_where_the_token_goes():
     gated = {"org/gated": Repo(files_below(checkpoint()), gated=True)}
     with Place(gated) as w:
         w.refused("hf://org/gated", says=["hf://org/gated is gated: accept its licence at " + w.hub.url + "/org/gated", "HF_TOKEN"])
+        assert names() == [], names()
         os.environ["HF_TOKEN"] = "hf_wrong"
         p = w.refused("hf://org/gated", says=["refuses this token"])
         assert "hf_wrong" not in p.stderr

@@ -72,6 +72,29 @@ static void expect_file(const char *url, const char *name)
 	assert_string_equal(out, name);
 }
 
+static void test_shown_addresses(void **state)
+{
+	static const char *const cases[][2] = {
+		{ "https://a/b.gguf?Signature=s#f", "https://a/b.gguf" },
+		{ "https://user:p@ss@a:80/b@c", "https://a:80/b@c" },
+		{ "https://token@a?x", "https://a" },
+		{ "https://a#user@b", "https://a" },
+		{ "https://a/\x1b[2J\xc3\xa4 ", "https://a/?[2J???" },
+		{ "user:pass@a/b", "a/b" },
+		{ "a?b#c://d", "a" },
+		{ "", "" },
+	};
+	char out[64], small[9];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		odp_url_shown(cases[i][0], out, sizeof(out));
+		assert_string_equal(out, cases[i][1]);
+	}
+	odp_url_shown("https://abc/d", small, sizeof(small));
+	assert_string_equal(small, "https://");
+}
+
 static void test_files_here(void **state)
 {
 	char url[64] = "x/", out[16];
@@ -83,6 +106,7 @@ static void test_files_here(void **state)
 	expect_file("https://a/%2e%2e", "_.");
 	expect_file("https://a/b%0ac%00d%zz%4", "b_c_d_zz_4");
 	expect_file("https://a/", "");
+	expect_file("https://a/-rf.gguf", "_rf.gguf");
 	odp_local_name("a/.\xc3\xa4 b", out, sizeof(out));
 	assert_string_equal(out, "____b");
 	odp_local_name("0123456789abcdefg", out, sizeof(out));
@@ -99,6 +123,7 @@ int main(void)
 		cmocka_unit_test(test_models),
 		cmocka_unit_test(test_paths),
 		cmocka_unit_test(test_files_here),
+		cmocka_unit_test(test_shown_addresses),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
