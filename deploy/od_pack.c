@@ -64,15 +64,14 @@ static void bar_init(struct bar *b, const char *verb)
 	*b = (struct bar){ .verb = verb, .tty = isatty(STDERR_FILENO) != 0, .last_ns = od_now_ns() };
 }
 
-static void bar_draw(struct bar *b, double fraction, double mb_per_s, const char *left)
+static void bar_draw(struct bar *b, double fraction, const char *rate, const char *left)
 {
 	char cells[BAR_CELLS + 1];
 
 	for (int i = 0; i < BAR_CELLS; i++)
 		cells[i] = i < (int)(fraction * BAR_CELLS) ? '#' : '.';
 	cells[BAR_CELLS] = '\0';
-	fprintf(stderr, "\r%s [%s] %3d%%  %.*f MB/s  ETA %s   ", b->verb, cells, (int)(fraction * 100),
-		mb_per_s < 10 ? 1 : 0, mb_per_s, left);
+	fprintf(stderr, "\r%s [%s] %3d%%  %s  ETA %s   ", b->verb, cells, (int)(fraction * 100), rate, left);
 	fflush(stderr);
 	b->open = true;
 }
@@ -83,19 +82,19 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
 	uint64_t now = od_now_ns();
 	const double fraction = all > 0 ? (double)done / (double)all : 1, rate = odp_rate_add(&b->rate, now, done);
 	const int tenth = (int)(fraction * 10);
-	char left[16];
+	char speed[24], left[16];
 
+	odp_rate_text(rate, speed, sizeof(speed));
 	odp_rate_left(rate, all - done, left, sizeof(left));
 	if (b->tty) {
 		if (now - b->last_ns < BAR_EVERY_NS && done < all)
 			return;
-		bar_draw(b, fraction, rate / 1e6, left);
+		bar_draw(b, fraction, speed, left);
 	} else {
 		/* About ten lines in all, none for short jobs, and at least one every ten seconds. */
 		if (now - b->last_ns < (tenth != b->last_tenth ? LINE_MIN_NS : LINE_MAX_NS))
 			return;
-		fprintf(stderr, "%s: %d%%, %.*f MB/s, %s left\n", b->verb, (int)(fraction * 100), rate < 10e6 ? 1 : 0,
-			rate / 1e6, left);
+		fprintf(stderr, "%s: %d%%, %s, %s left\n", b->verb, (int)(fraction * 100), speed, left);
 		b->last_tenth = tenth;
 	}
 	b->last_ns = now;

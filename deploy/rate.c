@@ -22,6 +22,14 @@ double odp_rate_add(struct odp_rate *r, uint64_t now_ns, uint64_t done)
 	return now_ns > r->older.ns ? (double)(done - r->older.done) / od_seconds(now_ns - r->older.ns) : 0;
 }
 
+void odp_rate_text(double bytes_per_s, char *out, size_t size)
+{
+	if (bytes_per_s < 1e6)
+		snprintf(out, size, "%.0f kB/s", bytes_per_s / 1e3);
+	else
+		snprintf(out, size, "%.*f MB/s", bytes_per_s < 10e6 ? 1 : 0, bytes_per_s / 1e6);
+}
+
 void odp_rate_left(double bytes_per_s, uint64_t bytes, char *out, size_t size)
 {
 	const double left = bytes_per_s > 0 ? (double)bytes / bytes_per_s : MAX_LEFT_S + 1;

@@ -19,6 +19,8 @@ struct odp_rate {
 
 /* done: bytes by now. Returns bytes per second; 0 at the beginning, and when bytes turn out to be missing after all. */
 double odp_rate_add(struct odp_rate *r, uint64_t now_ns, uint64_t done);
+/* "25 kB/s", "2.5 MB/s", "120 MB/s". */
+void odp_rate_text(double bytes_per_s, char *out, size_t size);
 /* "3:07", "12:00:05"; "?" for a rate of 0 and for more than 99 hours. */
 void odp_rate_left(double bytes_per_s, uint64_t bytes, char *out, size_t size);
 

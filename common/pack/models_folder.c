@@ -4,6 +4,7 @@
 #include "common/base/mem.h"
 #include "common/base/strbuf.h"
 #include "common/pack/pack_layout.h"
+#include "common/text/utf8_text.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -111,10 +112,20 @@ static void look_inside(const char *dir, struct inside *in)
 		if (!od_add(in->bytes, (uint64_t)st.st_size, &in->bytes))
 			in->bytes = UINT64_MAX;
 		in->pack = in->pack || strcmp(e->d_name, OD_MODEL_NAME) == 0;
-		if (e->d_name[0] != '.' && ends(e->d_name, ".gguf") && strstr(e->d_name, FIRST_OF_SPLIT) != NULL)
+		if (e->d_name[0] != '.' && ends(e->d_name, ".gguf") && strstr(e->d_name, FIRST_OF_SPLIT) != NULL &&
+		    (in->first[0] == '\0' || strcmp(e->d_name, in->first) < 0))
 			snprintf(in->first, sizeof(in->first), "%s", e->d_name);
 	}
 	closedir(d);
+}
+
+/* True for names that a terminal and JSON can show. */
+static bool is_text(const char *name)
+{
+	for (const char *c = name; *c != '\0'; c++)
+		if ((unsigned char)*c < ' ' || *c == 0x7f)
+			return false;
+	return odm_utf8_valid(name, strlen(name));
 }
 
 /* A model's file or folder by its name there. False: it is none. */
@@ -123,7 +134,7 @@ static bool recognise(const char *path, const char *name, const struct stat *st,
 	struct inside in = { 0 };
 	const char *end = "";
 
-	if (name[0] == '.')
+	if (name[0] == '.' || !is_text(name))
 		return false;
 	if (S_ISREG(st->st_mode)) {
 		end = ".gguf";

@@ -112,6 +112,8 @@ static void test_a_list(void **state)
 	make_file("models/a/dense.bin", "12345");
 	make_file("models/b.part/x", "123");
 	make_file("models/z.gguf", "GGUF");
+	make_file("models/\033[2J.gguf", "GGUF");
+	make_file("models/\xff.gguf", "GGUF");
 	assert_int_equal(od_models_set_source(temp_path("models"), "a", "hf://o/a 1\033[2J", &err), OD_OK);
 	assert_int_equal(od_models_list(&m, &err), OD_OK);
 	assert_int_equal(m.n, 3);

@@ -56,6 +56,14 @@ static void test_time_left(void **state)
 	char text[16];
 
 	(void)state;
+	odp_rate_text(0, text, sizeof(text));
+	assert_string_equal(text, "0 kB/s");
+	odp_rate_text(25.4e3, text, sizeof(text));
+	assert_string_equal(text, "25 kB/s");
+	odp_rate_text(2.54e6, text, sizeof(text));
+	assert_string_equal(text, "2.5 MB/s");
+	odp_rate_text(1e15, text, sizeof(text));
+	assert_string_equal(text, "1000000000 MB/s");
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		odp_rate_left(cases[i].rate, cases[i].bytes, text, sizeof(text));
 		assert_string_equal(text, cases[i].text);
