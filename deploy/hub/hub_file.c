@@ -205,6 +205,11 @@ static int transfer(struct odp_http *h, struct fetch *f, struct odp_http_answer 
 		const uint64_t before = f->at;
 		int rc = odp_http_run(h, &f->r, answer, err);
 
+		if (rc != OD_OK && answer->status == 416)
+			return od_fail(err, OD_ERR_PROTOCOL,
+				       "%s: expected %" PRIu64 " bytes, as listed, but %s has none from byte %" PRIu64
+				       " on (status 416)",
+				       f->job->name, f->job->bytes, answer->host, f->at);
 		if (rc != OD_OK)
 			return rc;
 		if (f->at == before)

@@ -424,6 +424,9 @@ def test_servers_that_send_other_bytes():
         w.hub.fault("Signature", "wrong range")
         w.refused(get, says=["for the bytes from 4000 on, got others"])
         w.hub.fault("Signature", "")
+        w.hub.fault("Signature", 416)
+        w.refused(get, says=[f"expected {len(data)} bytes, as listed, but localhost has none from byte 4000 on"])
+        w.hub.fault("Signature", "")
         w.hub.fault("Signature", "no ranges")
         assert "does not send parts of files" in w.fetch(get).stderr
         assert read(MODELS, "Tiny-Q8_0.gguf") == data
