@@ -487,8 +487,20 @@ def restarts_come_later_each_time():
 
     assert delays(10) == [0, 1, 2, 4, 8, 16, 32, 64, 120, 120]
     with open(os.path.join(folder, "restarts"), "w") as f:
-        f.write(f"9 {int(time.time()) - 601}\n")
+        f.write(f"9 {int(time.monotonic()) - 601}\n")
     assert delays(3) == [0, 1, 2]
+    # Only a failure counts: systemctl restart does not wait.
+    for result, expected in (("exit-code", [4]), ("success", [0, 1])):
+        subprocess.run(["deploy/systemd/restart-delay", "ended"], env={**env, "SERVICE_RESULT": result}, check=True)
+        assert delays(len(expected)) == expected
+    # What a full /run leaves is no reason not to start.
+    for text in ("", "x", "3", "3 y", "-1 -1", "\n"):
+        with open(os.path.join(folder, "restarts"), "w") as f:
+            f.write(text)
+        assert delays(2) == [0, 1], text
+    os.unlink(os.path.join(folder, "restarts"))
+    os.mkdir(os.path.join(folder, "restarts"))
+    assert delays(1) == [0]
 
 
 GPU_THERE = "/usr/local/lib/od-moe/libod_gpu_host.so"
@@ -570,6 +582,20 @@ def booted(b):
     p = b.run("python3", "-c", HTTP, body)
     assert p.stdout == text, (p.stdout, p.stderr)
     for u in ("od-main", "od-worker", "od-shadow"):
+        stops(b, u)
+    # Restarts wait longer and longer; somebody who restarts a service does not, not even in such a wait.
+    b.run("sh", "-c", "mv /etc/od-moe/hosts.txt /etc/od-moe/away; rm -f /run/od-main/restarts")
+    b.systemctl("start", "--no-block", "od-main")
+    end = time.monotonic() + HANG_S
+    while b.run("pgrep", "-x", "sleep", "-a").stdout.split()[1:] != ["sleep", "4"]:
+        assert time.monotonic() < end, b.log()
+        time.sleep(0.1)
+    assert "there is no file /etc/od-moe/hosts.txt" in b.log()
+    b.run("mv", "/etc/od-moe/away", "/etc/od-moe/hosts.txt")
+    b.systemctl("start", "od-worker")
+    assert b.systemctl("restart", "od-main").returncode == 0
+    assert b.run("cut", "-d ", "-f1", "/run/od-main/restarts").stdout == "1\n"
+    for u in ("od-main", "od-worker"):
         stops(b, u)
     # A server whose GPU is lost is started again, and serves. Its sandbox is that of README, "As services".
     assert b.run("install", "-D", "-m", "644", "/usr/local/lib/od-moe/gpu.conf",
