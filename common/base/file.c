@@ -266,7 +266,7 @@ static int write_atomic(const char *path, const void *buf, size_t len, mode_t mo
 
 	if ((size_t)snprintf(tmp, sizeof(tmp), "%s.tmp", path) >= sizeof(tmp))
 		return od_fail(err, OD_ERR_RANGE, "path too long: %s", path);
-	fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+	fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
 	if (fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot create %s", tmp);
 	rc = od_file_pwrite(fd, buf, len, 0, tmp, err);

@@ -1,5 +1,6 @@
 #include "common/net/line_file.h"
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/strbuf.h"
 
@@ -12,6 +13,26 @@
 #include <unistd.h>
 
 #define MAX_FILE_BYTES (1024 * 1024)
+#define LOCK_LIMIT_NS (5 * OD_NS_PER_S) /* a joiner waits for twice as long */
+#define LOCK_LOOK_NS (5 * OD_NS_PER_MS)
+
+/* Whoever may read the folder can hold such a lock, other users too, so the wait has an end. */
+static int take_lock(int fd, const char *dir, struct od_err *err)
+{
+	const uint64_t end = od_now_ns() + LOCK_LIMIT_NS;
+
+	while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+		if (errno != EINTR && errno != EWOULDBLOCK)
+			return od_fail_errno(err, OD_ERR_IO, "cannot lock the folder %s", dir);
+		if (od_now_ns() >= end)
+			return od_fail(
+				err, OD_ERR_BUSY,
+				"another process has locked the folder %s for %u s (lslocks names it): end it, then try again",
+				dir, (unsigned)(LOCK_LIMIT_NS / OD_NS_PER_S));
+		od_sleep_until(od_now_ns() + LOCK_LOOK_NS);
+	}
+	return OD_OK;
+}
 
 static int lock_folder(int *fd, const char *path, struct od_err *err)
 {
@@ -28,11 +49,7 @@ static int lock_folder(int *fd, const char *path, struct od_err *err)
 		return OD_OK;
 	if (*fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot open the folder %s", dir);
-	while (flock(*fd, LOCK_EX) != 0) {
-		if (errno != EINTR)
-			return od_fail_errno(err, OD_ERR_IO, "cannot lock the folder %s", dir);
-	}
-	return OD_OK;
+	return take_lock(*fd, dir, err);
 }
 
 int od_line_file_open(struct od_line_file *f, const char *path, struct od_err *err)

@@ -2,7 +2,7 @@
  * stay, and whoever reads it meanwhile sees all of the old text or all of the new one.
  *
  * Thread: any. Owner: the caller closes it. While one is open, others wait in od_line_file_open, by a lock on the
- * folder. */
+ * folder, for some seconds at most (OD_ERR_BUSY). */
 #ifndef OD_NET_LINE_FILE_H
 #define OD_NET_LINE_FILE_H
 

@@ -1,5 +1,6 @@
 /* Members are written into hosts.txt and peers: which line changes, and all others stay. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -272,6 +274,43 @@ static void writers_wait_for_each_other(void **state)
 	od_hosts_fini(&all);
 }
 
+/* Another user can hold a lock of a folder that it may read. */
+static void locks_that_stay(void **state)
+{
+	enum od_member_change change;
+	struct od_err err;
+	int fd = open(dir, O_RDONLY | O_DIRECTORY);
+
+	(void)state;
+	unlink(path);
+	assert_true(fd >= 0);
+	assert_int_equal(flock(fd, LOCK_EX), 0);
+	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.1", KEY_A, &change, &err), OD_ERR_BUSY);
+	assert_non_null(strstr(err.msg, "another process has locked the folder"));
+	assert_int_not_equal(access(path, F_OK), 0);
+	close(fd);
+	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.1", KEY_A, &change, &err), OD_OK);
+	expect_text("worker 10.0.0.1 key=" KEY_A " # box\n");
+}
+
+/* A link in the way of the temporary file is no way to another file. */
+static void links_are_not_followed(void **state)
+{
+	char temporary[sizeof(path) + 4], victim[sizeof(path) + 7];
+	enum od_member_change change;
+	struct od_err err;
+
+	(void)state;
+	snprintf(temporary, sizeof(temporary), "%s.tmp", path);
+	snprintf(victim, sizeof(victim), "%s.victim", path);
+	assert_int_equal(symlink(victim, temporary), 0);
+	put_text("");
+	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.1", KEY_A, &change, &err), OD_ERR_IO);
+	assert_int_not_equal(access(victim, F_OK), 0);
+	unlink(temporary);
+	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.1", KEY_A, &change, &err), OD_OK);
+}
+
 static int make_folder(void **state)
 {
 	(void)state;
@@ -297,6 +336,8 @@ int main(void)
 		cmocka_unit_test(modes_and_links_stay),
 		cmocka_unit_test(a_full_disk_changes_nothing),
 		cmocka_unit_test(writers_wait_for_each_other),
+		cmocka_unit_test(locks_that_stay),
+		cmocka_unit_test(links_are_not_followed),
 	};
 
 	return cmocka_run_group_tests(tests, make_folder, remove_folder);
