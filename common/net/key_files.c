@@ -68,16 +68,19 @@ static int give_to_service(int fd, const char *path, struct od_err *err)
 	return OD_OK;
 }
 
-/* Never over a file: O_EXCL, and no file of that name stays behind on failure. */
-static int write_new(const char *path, mode_t mode, const char *text, struct od_err *err)
+static int exists(const char *path, struct od_err *err)
+{
+	return od_fail(err, OD_ERR_ARG,
+		       "%s exists already, and keys are never overwritten: to make new ones, move it away; other "
+		       "nodes then need the new public key",
+		       path);
+}
+
+/* The temporary file is removed by whoever calls. */
+static int write_whole(const char *path, mode_t mode, const char *text, const char *final, struct od_err *err)
 {
 	int rc = OD_OK, fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
 
-	if (fd < 0 && errno == EEXIST)
-		return od_fail(err, OD_ERR_ARG,
-			       "%s exists already, and keys are never overwritten: to make new ones, move it away; "
-			       "other nodes then need the new public key",
-			       path);
 	if (fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot create %s", path);
 	if (fchmod(fd, mode) != 0)
@@ -85,13 +88,28 @@ static int write_new(const char *path, mode_t mode, const char *text, struct od_
 	if (rc == OD_OK)
 		rc = od_file_pwrite(fd, text, strlen(text), 0, path, err);
 	if (rc == OD_OK)
-		rc = give_to_service(fd, path, err);
+		rc = give_to_service(fd, final, err);
 	if (rc == OD_OK && fsync(fd) != 0)
 		rc = od_fail_errno(err, OD_ERR_IO, "cannot write %s", path);
 	if (close(fd) != 0 && rc == OD_OK)
 		rc = od_fail_errno(err, OD_ERR_IO, "cannot write %s", path);
-	if (rc != OD_OK)
-		unlink(path);
+	return rc;
+}
+
+/* Never over a file, for link() does not replace one; and all of it or nothing, whatever ends this process. */
+static int write_new(const char *path, mode_t mode, const char *text, struct od_err *err)
+{
+	char new[PATH_MAX + 8];
+	int rc;
+
+	if (od_file_there(path))
+		return exists(path, err);
+	snprintf(new, sizeof(new), "%s.new", path);
+	unlink(new); /* another process may have ended before this */
+	rc = write_whole(new, mode, text, path, err);
+	if (rc == OD_OK && link(new, path) != 0)
+		rc = errno == EEXIST ? exists(path, err) : od_fail_errno(err, OD_ERR_IO, "cannot create %s", path);
+	unlink(new);
 	return rc;
 }
 
@@ -101,10 +119,7 @@ int od_key_files_write(const struct od_key_files *f, const struct od_key_pair *p
 	int rc;
 
 	if (od_file_there(f->public))
-		return od_fail(err, OD_ERR_ARG,
-			       "%s exists already, and keys are never overwritten: to make new ones, move it away; "
-			       "other nodes then need the new public key",
-			       f->public);
+		return exists(f->public, err);
 	snprintf(text, sizeof(text), "# Secret key of od-moe node %s. It stays on this machine.\n%s\n", f->name,
 		 od_key_text(pair->secret_key, key));
 	rc = write_new(f->secret, SECRET_MODE, text, err);
