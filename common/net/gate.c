@@ -197,15 +197,19 @@ static bool take_request(struct od_gate *g)
 
 /* ---- connections that never show a key ---- */
 
+/* IPv4 that comes in by an IPv6 socket is shown as what it is. */
 static const char *address_of(const struct pending *p, char *to)
 {
 	const struct sockaddr *a = (const struct sockaddr *)&p->peer;
+	const struct in6_addr *v6 = &((const struct sockaddr_in6 *)a)->sin6_addr;
 
 	if (a->sa_family == AF_INET &&
 	    inet_ntop(AF_INET, &((const struct sockaddr_in *)a)->sin_addr, to, ADDRESS) != NULL)
 		return to;
-	if (a->sa_family == AF_INET6 &&
-	    inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)a)->sin6_addr, to, ADDRESS) != NULL)
+	if (a->sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(v6) &&
+	    inet_ntop(AF_INET, &v6->s6_addr[12], to, ADDRESS) != NULL)
+		return to;
+	if (a->sa_family == AF_INET6 && inet_ntop(AF_INET6, v6, to, ADDRESS) != NULL)
 		return to;
 	return "an unknown address";
 }
