@@ -46,7 +46,7 @@ struct pairing {
 	bool input; /* standard input has not ended */
 	enum pair_end end;
 	int signal;
-	uint64_t n_joined, n_changed;
+	uint64_t n_joined, n_unfinished;
 	char wrong_from[ODM_PAIR_TRIES][64];
 	unsigned n_wrong;
 };
@@ -71,7 +71,6 @@ static void on_joined(void *arg, const struct od_host *host, const char *name, e
 	struct pairing *p = arg;
 
 	p->n_joined++;
-	p->n_changed += change != OD_MEMBER_SAME;
 	begin_line(p);
 	printf("%s %s (%s) %s\n", od_node_names[host->role], host->host, name, what[change]);
 	fflush(stdout);
@@ -88,6 +87,16 @@ static void on_wrong(void *arg, const char *address, unsigned left)
 	od_log(OD_LOG_WARN, "wrong words from %s: %u more tr%s", address, left, left == 1 ? "y" : "ies");
 	if (left == 0)
 		p->end = PAIR_WRONG;
+}
+
+/* Somebody who has the words and hides is named, too. */
+static void on_unfinished(void *arg, const struct od_host *host, const char *name)
+{
+	const struct pairing *p = arg;
+
+	od_log(OD_LOG_WARN,
+	       "%s %s (%s) stands in %s now, but has not said that it has joined: let it join again, or remove its line",
+	       od_node_names[host->role], host->host, name, p->hosts);
 }
 
 static void on_refused(void *arg, const char *address, const char *why)
@@ -187,7 +196,8 @@ static int prepare(struct pairing *p, struct od_err *err)
 	return rc == OD_OK ? catch_signals(p, err) : rc;
 }
 
-/* IPv4 only: what somebody would type. */
+/* IPv4 only: what somebody would type. A network without a carrier leads to nobody, such as a bridge for containers
+ * while none runs. */
 static void print_addresses(void)
 {
 	struct ifaddrs *list = NULL;
@@ -197,7 +207,8 @@ static void print_addresses(void)
 	if (getifaddrs(&list) != 0)
 		return;
 	for (const struct ifaddrs *i = list; i != NULL && n < MAX_SHOWN; i = i->ifa_next) {
-		if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_LOOPBACK) != 0)
+		if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_LOOPBACK) != 0 ||
+		    (i->ifa_flags & IFF_RUNNING) == 0)
 			continue;
 		inet_ntop(AF_INET, &((const struct sockaddr_in *)i->ifa_addr)->sin_addr, text, sizeof(text));
 		printf(n++ == 0 ? ": %s" : " or %s", text);
@@ -243,7 +254,7 @@ static void take_input(struct pairing *p)
 	char bytes[256];
 	const ssize_t n = read(STDIN_FILENO, bytes, sizeof(bytes));
 
-	if (n <= 0 && errno != EINTR && errno != EAGAIN)
+	if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
 		p->input = false;
 	if (n > 0 && memchr(bytes, '\n', (size_t)n) != NULL && p->end == PAIR_OPEN)
 		p->end = PAIR_ENTER;
@@ -331,12 +342,32 @@ static void look_for_model(void)
 		       err.msg);
 }
 
-/* A running main reads its hosts again; for another model it must start again. */
-static int use(const struct pairing *p, struct od_err *err)
+/* The service does not know of this folder. */
+static bool is_elsewhere(void)
 {
 	const char *keys = getenv("OD_KEYS");
-	const bool elsewhere = keys != NULL && keys[0] != '\0'; /* the service does not know of that folder */
-	const bool runs = (p->enable || !elsewhere) && od_pair_service_runs(UNIT);
+
+	return keys != NULL && keys[0] != '\0';
+}
+
+static bool service_runs(const struct pairing *p)
+{
+	return (p->enable || !is_elsewhere()) && od_pair_service_runs(UNIT);
+}
+
+/* However the pairing has ended: a main that runs reads its hosts again. */
+static int tell_service(const struct pairing *p, struct od_err *err)
+{
+	if (p->n_joined + p->n_unfinished == 0 || !service_runs(p))
+		return OD_OK;
+	return od_pair_service_turn_on(UNIT, false, "reload", err);
+}
+
+/* One that runs knows its hosts by now, and for another model it must start again; one that starts may have read its
+ * hosts already. */
+static int use(const struct pairing *p, struct od_err *err)
+{
+	const bool runs = service_runs(p);
 	size_t n_workers;
 	int rc = count_workers(p, &n_workers, err);
 
@@ -347,18 +378,13 @@ static int use(const struct pairing *p, struct od_err *err)
 			       "%s lists no worker, so the service was not started: run od-main pair again", p->hosts);
 	if (p->enable) {
 		look_for_model();
-		rc = od_pair_service_turn_on(UNIT, true,
-					     !runs		   ? "start" :
-					     p->pack.model != NULL ? "restart" :
-								     "reload",
-					     err);
+		rc = od_pair_service_turn_on(UNIT, true, runs && p->pack.model == NULL ? "start" : "restart", err);
 		if (rc == OD_OK)
 			printf("The service " UNIT " is enabled and starts (journalctl -fu " UNIT "); then open " PAGE
 			       "\n");
-	} else if (runs && p->n_changed > 0) {
-		rc = od_pair_service_turn_on(UNIT, false, "reload", err);
 	} else if (!runs && n_workers > 0) {
-		printf("To use them: od-main serve --workers %s, or systemctl enable --now " UNIT "\n", p->hosts);
+		printf("To use them: od-main serve --workers %s%s\n", p->hosts,
+		       is_elsewhere() ? "" : ", or systemctl enable --now " UNIT);
 	}
 	return rc;
 }
@@ -366,7 +392,7 @@ static int use(const struct pairing *p, struct od_err *err)
 /* Returns the exit status. */
 static int finish(struct pairing *p)
 {
-	struct od_err err = { 0 };
+	struct od_err err = { 0 }, told;
 	int rc = check_end(p, &err);
 
 	if (rc != OD_OK)
@@ -374,6 +400,8 @@ static int finish(struct pairing *p)
 	if (p->n_joined > 0)
 		printf("%llu host%s joined: %s\n", (unsigned long long)p->n_joined, p->n_joined == 1 ? "" : "s",
 		       p->hosts);
+	if (tell_service(p, &told) != OD_OK)
+		od_log(OD_LOG_ERROR, "pair: %s", told.msg);
 	wait_for_child(p);
 	odm_pair_child_stop(&p->pack);
 	if (p->end == PAIR_SIGNAL)
@@ -409,6 +437,7 @@ int odm_pair_command(int argc, char **argv)
 		let_join(&p);
 	else
 		od_log(OD_LOG_ERROR, "pair: %s", err.msg);
+	p.n_unfinished = odm_pair_host_unfinished(p.host, on_unfinished);
 	odm_pair_host_close(p.host);
 	sodium_memzero(&p.own, sizeof(p.own));
 	sodium_memzero(p.words, sizeof(p.words));

@@ -20,11 +20,10 @@
 
 enum { ITEM_QUESTIONS, ITEM_ROUTER, ITEM_FORGED };
 
-/* A host that was written; joined tells of it once. */
+/* A host of the hosts file, as it was written; joined tells of it once. */
 struct paired {
-	enum od_node_kind role;
-	uint16_t port;
-	uint8_t key[OD_KEY_BYTES];
+	struct od_host host;
+	char name[OD_PAIR_NAME];
 	enum od_member_change change;
 	bool told;
 };
@@ -51,24 +50,43 @@ static struct paired *find_paired(struct odm_pair_host *h, const struct od_host 
 	for (size_t i = 0; i < h->n_paired; i++) {
 		struct paired *p = &h->paired[i];
 
-		if (p->role == host->role && p->port == host->port && memcmp(p->key, host->key, OD_KEY_BYTES) == 0)
+		if (p->host.role == host->role && p->host.port == host->port &&
+		    memcmp(p->host.key, host->key, OD_KEY_BYTES) == 0)
 			return p;
 	}
 	return NULL;
 }
 
 /* The first change counts: a host that asks again after a failure is not new any more. */
-static void note_paired(struct odm_pair_host *h, const struct od_host *host, enum od_member_change change)
+static void note_paired(struct odm_pair_host *h, const struct od_host *host, const char *name,
+			enum od_member_change change)
 {
 	struct paired *p = find_paired(h, host);
 
-	if (p == NULL && h->n_paired < OD_MAX_HOSTS) {
-		p = &h->paired[h->n_paired++];
-		*p = (struct paired){ .role = host->role, .port = host->port, .change = change };
-		memcpy(p->key, host->key, OD_KEY_BYTES);
-	} else if (p != NULL && p->change == OD_MEMBER_SAME) {
+	if (p == NULL) {
+		p = &h->paired[h->n_paired++]; /* write_host has checked that there is room */
+		*p = (struct paired){ .change = change };
+	} else if (p->change == OD_MEMBER_SAME) {
 		p->change = change;
 	}
+	p->host = *host;
+	snprintf(p->name, sizeof(p->name), "%s", name);
+}
+
+/* All that is written can be told of. */
+static int write_host(struct odm_pair_host *h, const struct od_host *host, const char *name,
+		      enum od_member_change *change, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (h->n_paired == OD_MAX_HOSTS && find_paired(h, host) == NULL)
+		rc = od_fail(err, OD_ERR_ARG, "%d hosts have joined: for others, start od-main pair again",
+			     OD_MAX_HOSTS);
+	if (rc == OD_OK)
+		rc = od_hosts_put(h->opts.hosts_path, host, name, change, err);
+	if (rc == OD_OK)
+		note_paired(h, host, name, *change);
+	return rc;
 }
 
 /* address: as the connection has it. */
@@ -84,14 +102,14 @@ static void read_join(const Od__Pair__Join *join, const char *address, struct od
 	od_pair_plain_name(join->host_name, name);
 }
 
-static void on_done(struct odm_pair_host *h, const struct od_host *host, const char *name)
+static void on_done(struct odm_pair_host *h, const struct od_host *host)
 {
 	struct paired *p = find_paired(h, host);
 
 	if (p == NULL || p->told)
 		return;
 	p->told = true;
-	h->opts.ops.joined(h->opts.arg, host, name, p->change);
+	h->opts.ops.joined(h->opts.arg, &p->host, p->name, p->change);
 }
 
 /* Fills the answer, or says in err why the host is refused. False: there is no answer. */
@@ -104,12 +122,11 @@ static bool on_join(struct odm_pair_host *h, const Od__Pair__Join *join, const c
 
 	read_join(join, address, &host, name);
 	if (join->stage == OD__PAIR__JOIN__STAGE__DONE) {
-		on_done(h, &host, name);
+		on_done(h, &host);
 		return false;
 	}
-	if (join->stage == OD__PAIR__JOIN__STAGE__WRITE &&
-	    od_hosts_put(h->opts.hosts_path, &host, name, &change, err) == OD_OK)
-		note_paired(h, &host, change);
+	if (join->stage == OD__PAIR__JOIN__STAGE__WRITE)
+		(void)!write_host(h, &host, name, &change, err);
 	member->key = (ProtobufCBinaryData){ OD_KEY_BYTES, h->opts.key };
 	member->host_name = h->name;
 	member->change = (Od__Pair__Member__Change)change;
@@ -213,19 +230,24 @@ static void on_forged(void *arg, const char *address)
 
 static void take_forged(struct odm_pair_host *h)
 {
-	static const char mapped[] = "::ffff:";
 	char entry[ADDRESS];
 
 	while (h->tries > 0 && read(h->forged[0], entry, sizeof(entry)) == (ssize_t)sizeof(entry)) {
-		const bool v4 = strncmp(entry, mapped, sizeof(mapped) - 1) == 0 && strchr(entry, '.') != NULL;
-
 		h->tries--;
-		h->opts.ops.wrong(h->opts.arg, v4 ? entry + sizeof(mapped) - 1 : entry, h->tries);
+		h->opts.ops.wrong(h->opts.arg, entry, h->tries);
 	}
 }
 
 /* ---- questions ---- */
 
+static uint16_t port_of(const struct sockaddr_storage *a)
+{
+	return ntohs(a->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)a)->sin6_port :
+						((const struct sockaddr_in *)a)->sin_port);
+}
+
+/* A joiner asks from a port that the kernel chooses. What comes from OD_PAIR_PORT is another main's: mains of other
+ * versions would answer each other's answers for ever. */
 static bool take_question(struct odm_pair_host *h)
 {
 	uint8_t bytes[OD_PAIR_MAX_BYTES + 1], out[OD_PAIR_MAX_BYTES];
@@ -240,6 +262,8 @@ static bool take_question(struct odm_pair_host *h)
 
 	if (len < 0)
 		return false;
+	if (port_of(&from) == OD_PAIR_PORT)
+		return true;
 	rc = od_pair_unpack(&m, bytes, (size_t)len, &err);
 	if (rc == OD_ERR_MISMATCH || (rc == OD_OK && m->body_case == OD__PAIR__MESSAGE__BODY_QUESTION)) {
 		a.salt = (ProtobufCBinaryData){ sizeof(h->salt), h->salt };
@@ -275,6 +299,22 @@ void odm_pair_host_take(struct odm_pair_host *h, const zmq_pollitem_t item[ODM_P
 		;
 	for (int i = 0; i < AT_ONCE && item[ITEM_QUESTIONS].revents != 0 && take_question(h); i++)
 		;
+}
+
+unsigned odm_pair_host_unfinished(const struct odm_pair_host *h,
+				  void (*each)(void *arg, const struct od_host *host, const char *name))
+{
+	unsigned n = 0;
+
+	for (size_t i = 0; h != NULL && i < h->n_paired; i++) {
+		const struct paired *p = &h->paired[i];
+
+		if (p->told || p->change == OD_MEMBER_SAME)
+			continue;
+		each(h->opts.arg, &p->host, p->name);
+		n++;
+	}
+	return n;
 }
 
 unsigned odm_pair_host_tries(const struct odm_pair_host *h)

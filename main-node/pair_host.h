@@ -38,6 +38,10 @@ void odm_pair_host_close(struct odm_pair_host *h); /* NULL ok */
 /* Fills what zmq_poll is to wait for, and after it does what is due. */
 void odm_pair_host_items(const struct odm_pair_host *h, zmq_pollitem_t item[ODM_PAIR_ITEMS]);
 void odm_pair_host_take(struct odm_pair_host *h, const zmq_pollitem_t item[ODM_PAIR_ITEMS]);
+/* The hosts that this pairing has written and that have not said that they are done: they have failed since, or hide.
+ * Returns how many. h may be NULL. */
+unsigned odm_pair_host_unfinished(const struct odm_pair_host *h,
+				  void (*each)(void *arg, const struct od_host *host, const char *name));
 unsigned odm_pair_host_tries(const struct odm_pair_host *h); /* left */
 
 #endif

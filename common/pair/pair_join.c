@@ -168,9 +168,13 @@ static void say_result(const struct join *j)
 static int use(const struct join *j, struct od_err *err)
 {
 	const bool same = j->change == OD_MEMBER_SAME && !j->new_own;
-	const char *how = same ? "start" : "restart";
+	const char *how = same ? "start" : "restart", *keys = getenv("OD_KEYS"); /* the service does not know it */
 	int rc;
 
+	if (!j->enable && keys != NULL && keys[0] != '\0') {
+		printf("To start it: OD_KEYS=%s %s --listen 0.0.0.0\n", keys, j->program);
+		return OD_OK;
+	}
 	if (!j->enable) {
 		if (same || !od_pair_service_runs(j->program))
 			printf("To start it now and after each boot: systemctl enable --now %s\n", j->program);

@@ -19,6 +19,7 @@
 #define OTHERS_NS OD_NS_PER_S /* another main has this long to answer, too */
 #define MAX_TARGETS 64
 #define MAX_MAINS 8
+#define AT_ONCE 64 /* datagrams, before the time is looked at */
 
 struct search {
 	struct sockaddr_storage target[MAX_TARGETS];
@@ -187,6 +188,7 @@ static void remember(struct search *s, const Od__Pair__Answer *a, const char *ad
 	to->tries = a->tries;
 }
 
+/* Some of what has arrived: whoever floods this machine does not keep the caller from its end. */
 static void take(struct search *s, int fd)
 {
 	uint8_t bytes[OD_PAIR_MAX_BYTES + 1];
@@ -197,7 +199,10 @@ static void take(struct search *s, int fd)
 	char address[100];
 	ssize_t len;
 
-	while ((len = recvfrom(fd, bytes, sizeof(bytes), 0, (struct sockaddr *)&from, &size)) >= 0) {
+	for (int i = 0; i < AT_ONCE; i++, size = sizeof(from)) {
+		len = recvfrom(fd, bytes, sizeof(bytes), 0, (struct sockaddr *)&from, &size);
+		if (len < 0)
+			break;
 		if (getnameinfo((struct sockaddr *)&from, size, address, sizeof(address), NULL, 0, NI_NUMERICHOST) != 0)
 			continue;
 		if (!was_asked(s, &from))
@@ -210,7 +215,6 @@ static void take(struct search *s, int fd)
 			od_fail_within(&err, "%s pairs, but", address);
 			s->other = err;
 		}
-		size = sizeof(from);
 	}
 }
 

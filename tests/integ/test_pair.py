@@ -2,6 +2,7 @@
 """Pairing by six words, between hosts that are network namespaces: od-main pair, od-worker join and od-shadow join; then the cluster
 of the files that they have written. What a listener sees, wrong words, several mains, members that join again, full disks. Needs root."""
 import contextlib
+import fcntl
 import json
 import os
 import pickle
@@ -235,6 +236,7 @@ def wrong_words_and_strangers():
     join("w1", *main.wrong(), f"{NET}.1", keys=wrong, status=1, says="1 more try")
     join("w1", *main.wrong(), keys=wrong, status=1, says="not the words that main shows")
     said = main.end(status=1, enter="")
+    assert "::ffff:" not in said, said
     assert f"ended after 3 attempts with wrong words, from {NET}.11, {NET}.12 and {NET}.12" in said, said
     assert not os.path.exists(wrong) and len(main.hosts()) == 1
     join("w1", *main.words, f"{NET}.1", keys=wrong, status=1, says=[f"nothing answers at {NET}.1", "od-main pair", "firewall"])
@@ -373,25 +375,122 @@ def services_are_turned_on():
     said = main.end(enter="")
     assert "fetching hf://org/model" in said and "http://127.0.0.1:8080/" in said, said
     assert calls(worker) == ["cat od-worker", "enable --quiet od-worker", "restart --no-block od-worker"], calls(worker)
-    assert calls(systemctl) == ["cat od-main", "is-active --quiet od-main", "enable --quiet od-main", "start --no-block od-main"]
+    assert calls(systemctl) == ["cat od-main", "is-active --quiet od-main", "is-active --quiet od-main",
+                                "enable --quiet od-main", "restart --no-block od-main"], calls(systemctl)
     # A member that joins again is not restarted; a main that runs reads its hosts again.
     running = fake("systemctl", "exit 0")
     main = Main("--hosts", 1, "--enable", keys=main.keys, path=running)
     worker = fake("systemctl", "exit 0")
     join("w0", "--enable", *main.words, keys=keys, path=worker, says="already a worker")
     main.end(enter="")
-    assert calls(worker)[-1] == "start --no-block od-worker" and calls(running)[-1] == "reload --no-block od-main"
+    assert calls(worker)[-1] == "start --no-block od-worker" and calls(running)[2:] == [
+        "reload --no-block od-main", "is-active --quiet od-main", "enable --quiet od-main", "start --no-block od-main"], calls(running)
     # Without the model nothing is turned on.
     systemctl = fake("systemctl", down)
     main = Main("--hosts", 1, "--enable", "hf://bad/model", keys=main.keys, program=program, path=systemctl)
     join("w0", *main.words, keys=keys)
-    assert "od-pack hf://bad/model failed: see above" in main.end(status=1, enter="") and calls(systemctl) == ["cat od-main"]
+    assert "od-pack hf://bad/model failed: see above" in main.end(status=1, enter="") and calls(systemctl) == [
+        "cat od-main", "is-active --quiet od-main"]
     # Nor without a unit, or a worker.
     missing, keys = fake("systemctl", "exit 1"), folder()
-    join("w0", "--enable", *[WORD] * 6, keys=keys, path=missing, status=1, says="systemd has no unit od-worker")
+    for run, says in (("/run/systemd/system", "systemd has no unit od-worker"), ("/run/other", "systemd, which does not run here")):
+        p = lan().start("w0", "/bin/sh", "-c", f'mount -t tmpfs none /run; mkdir -p {run}; exec "$0" "$@"',
+                        os.path.abspath(os.path.join(BIN, "od-worker")), "join", "--enable", *[WORD] * 6, env=environment(keys, missing),
+                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        out, _ = p.communicate(timeout=HANG_S)
+        assert p.returncode == 1 and says in out, out
     assert not os.path.exists(keys)
     main = Main("--enable", path=fake("systemctl", down))
     assert "lists no worker" in main.end(status=1)
+
+
+@test
+def hosts_that_do_not_say_that_they_have_joined():
+    """Whoever has the words and hides, or fails at the end, is named, and a main that runs reads its hosts again."""
+    running = fake("systemctl", "exit 0")
+    main, keys = Main("--enable", path=running), folder()
+    os.makedirs(keys)
+    with open(os.path.join(keys, "peers"), "w") as f:
+        f.write("# " + "x" * 200 + "\n")
+    join("w0", *main.words, keys=keys, status=1, says="File too large",
+         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (210, resource.RLIM_INFINITY)))
+    main.p.send_signal(signal.SIGINT)
+    said = main.end(status=128 + signal.SIGINT, enter="")
+    assert f"worker {NET}.11 ({socket.gethostname()}) stands in {main.keys}/hosts.txt now, but has not said that it has joined" in said, said
+    assert calls(running) == ["cat od-main", "is-active --quiet od-main", "reload --no-block od-main"], calls(running)
+
+
+def ticks(p):
+    """Of CPU time until now."""
+    return sum(map(int, read(f"/proc/{p.pid}/stat").rsplit(")", 1)[1].split()[11:13]))
+
+
+@test
+def an_input_that_has_ended_costs_nothing():
+    main = Main()
+    main.p.stdin.close()
+    probe = ("import socket, sys\n"
+             "u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+             "u.sendto(b'anything', (sys.argv[1], 5703))\n")
+    subprocess.run(["ip", "netns", "exec", lan().name("w1"), sys.executable, "-c", probe, f"{NET}.1"], check=True, timeout=HANG_S)
+    time.sleep(0.2)
+    before = ticks(main.p)
+    time.sleep(1)
+    assert ticks(main.p) - before < 5
+    join("w0", *main.words, keys=folder(), says="now a worker")
+    main.p.terminate()
+    main.p.wait(timeout=HANG_S)
+
+
+@test
+def mains_do_not_answer_each_other():
+    """What another main sends comes from its port of questions; of another version, it would be answered for ever."""
+    other = (b"\x0d" + 0x6f647072.to_bytes(4, "little") + b"\x10\x02\x5a\x5a\x0a\x10" + b"s" * 16 + b"\x10\xc7\x2c\x18\x03\x22\x41" + b"h" * 65)
+    probe = ("import socket, sys\n"
+             "for port in (0, 5703):\n"
+             "    u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+             "    u.bind(('', port))\n"
+             "    u.settimeout(20 if port == 0 else 0.5)\n"
+             "    u.sendto(bytes.fromhex(sys.argv[2]), (sys.argv[1], 5703))\n"
+             "    try: print(len(u.recv(2000)) > 0)\n"
+             "    except TimeoutError: print('none')\n")
+    main = Main()
+    p = subprocess.run(["ip", "netns", "exec", lan().name("w1"), sys.executable, "-c", probe, f"{NET}.1", other.hex()], capture_output=True,
+                       text=True, timeout=HANG_S)
+    assert p.stdout == "True\nnone\n", (p.stdout, p.stderr)
+    main.end()
+
+
+@test
+def addresses_that_can_be_reached_are_shown():
+    where = lan().name("main")
+    netns_lan.ip("-n", where, "link", "add", "name", "docker9", "type", "bridge")
+    try:
+        netns_lan.ip("-n", where, "addr", "add", "172.31.9.1/16", "dev", "docker9")
+        netns_lan.ip("-n", where, "link", "set", "docker9", "up")
+        wait_for(lambda: "NO-CARRIER" in netns_lan.ip("-n", where, "link", "show", "docker9").stdout, "a bridge without ports has a carrier")
+        main = Main()
+        assert f"behind the words: {NET}.1.\n" in main.said, main.said
+        main.end()
+    finally:
+        netns_lan.ip("-n", where, "link", "del", "docker9")
+
+
+@test
+def leftovers_and_locks():
+    """A key whose writing was cut short; and another user, who holds the folder's lock."""
+    main, keys = Main(), folder()
+    os.makedirs(keys)
+    with open(os.path.join(keys, "node.key.new"), "w") as f:
+        f.write("# Secr")
+    join("w0", *main.words, keys=keys, says=["now a worker", f"To start it: OD_KEYS={keys} od-worker"])
+    assert sorted(files(keys)) == ["node.key", "node.pub", "peers"]
+    fd = os.open(main.keys, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    join("w1", *main.words, keys=folder(), status=1, says=["main refuses: another process has locked the folder", "lslocks"])
+    os.close(fd)
+    join("w1", *main.words, keys=folder(), says="now a worker")
+    main.end()
 
 
 @test
