@@ -161,6 +161,7 @@ static int catch_signals(struct pairing *p, struct od_err *err)
 
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN); /* a file size limit is treated like a full disk */
+	signal(SIGTTIN, SIG_IGN); /* in the background a terminal has no input */
 	sigemptyset(&set);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define MAX_FILE_BYTES (1024 * 1024)
-#define LOCK_LIMIT_NS (5 * OD_NS_PER_S) /* a joiner waits for twice as long */
+#define LOCK_LIMIT_NS (5 * OD_NS_PER_S) /* a joiner waits longer for main's answer */
 #define LOCK_LOOK_NS (5 * OD_NS_PER_MS)
 
 /* Whoever may read the folder can hold such a lock, other users too, so the wait has an end. */

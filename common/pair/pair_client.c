@@ -10,7 +10,9 @@
 #include <string.h>
 #include <zmq.h>
 
-#define LIMIT_NS (10 * OD_NS_PER_S)
+#define HANDSHAKE_NS (10 * OD_NS_PER_S)
+#define ANSWER_NS \
+	(60 * OD_NS_PER_S) /* main may fetch a model, and its disk be slow: a main that is gone is seen at once */
 #define LOOK_MS 20 /* between looks at what became of the connection */
 #define LEAVE_MS 1000
 
@@ -50,9 +52,9 @@ static int why_not(const struct od_pair_client *c, struct od_err *err)
 }
 
 /* Waits for the socket's events: ZMQ_POLLOUT once the handshake is done, ZMQ_POLLIN for a message. */
-static int wait_for(const struct od_pair_client *c, short events, struct od_err *err)
+static int wait_for(const struct od_pair_client *c, short events, uint64_t limit_ns, struct od_err *err)
 {
-	const uint64_t end = od_now_ns() + LIMIT_NS;
+	const uint64_t end = od_now_ns() + limit_ns;
 	zmq_pollitem_t item = { .socket = c->socket, .events = events };
 	int rc = OD_OK;
 
@@ -83,7 +85,7 @@ int od_pair_client_open(struct od_pair_client **out, const struct od_pair_main *
 	if (rc == OD_OK)
 		rc = od_connect_once(c->context, to->address, to->port, &curve, &c->socket, &c->watch, err);
 	if (rc == OD_OK)
-		rc = wait_for(c, ZMQ_POLLOUT, err);
+		rc = wait_for(c, ZMQ_POLLOUT, HANDSHAKE_NS, err);
 	if (rc != OD_OK) {
 		od_pair_client_close(c);
 		return rc;
@@ -145,7 +147,7 @@ int od_pair_client_ask(struct od_pair_client *c, Od__Pair__Join *join, struct od
 
 	memset(out, 0, sizeof(*out));
 	if (rc == OD_OK)
-		rc = wait_for(c, ZMQ_POLLIN, err);
+		rc = wait_for(c, ZMQ_POLLIN, ANSWER_NS, err);
 	if (rc != OD_OK)
 		return rc;
 	len = zmq_recv(c->socket, bytes, sizeof(bytes), 0);

@@ -2,10 +2,12 @@
 """Pairing by six words, between hosts that are network namespaces: od-main pair, od-worker join and od-shadow join; then the cluster
 of the files that they have written. What a listener sees, wrong words, several mains, members that join again, full disks. Needs root."""
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
 import pickle
+import pty
 import re
 import resource
 import shutil
@@ -14,6 +16,7 @@ import socket
 import stat
 import subprocess
 import sys
+import termios
 import time
 
 import netns_lan
@@ -440,6 +443,34 @@ def an_input_that_has_ended_costs_nothing():
     join("w0", *main.words, keys=folder(), says="now a worker")
     main.p.terminate()
     main.p.wait(timeout=HANG_S)
+
+
+@test
+def in_the_background_a_terminal_is_left_alone():
+    """What is typed there is the shell's: a process of the background that reads it is stopped."""
+    master, slave = pty.openpty()
+
+    def background():
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        pid = os.fork()
+        if pid == 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the process that waits for it
+            os.setpgid(0, 0)
+            os.dup2(slave, 0)
+            return
+        os.closerange(3, 1024)  # Popen waits until one is closed
+        status = os.waitpid(pid, os.WUNTRACED)[1]
+        if os.WIFSTOPPED(status):
+            os.kill(pid, signal.SIGKILL)
+        os._exit(99 if os.WIFSTOPPED(status) else 0)
+
+    main = Main("--hosts", 1, preexec_fn=background)
+    os.write(master, b"ls\n")
+    join("w0", *main.words, keys=folder(), says="now a worker")
+    said = main.end(enter="")
+    assert "1 host joined" in said, said
+    os.close(master), os.close(slave)
 
 
 @test
