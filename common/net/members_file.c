@@ -4,8 +4,10 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* ---- main's hosts file ---- */
 
@@ -20,7 +22,39 @@ static bool is_address(const char *host)
 struct host_lines {
 	unsigned same_key, same_address;
 	bool is_name; /* the first has a name */
+	const char *name; /* the second's, which stays; NULL: it has the address itself */
 };
+
+/* Whether this name, which a person wrote, has the address. Asks the name server, if there is no other way. */
+static bool leads_to(const char *name, const char *address)
+{
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+	struct addrinfo *list = NULL;
+	char numeric[100];
+	bool found = false;
+
+	if (getaddrinfo(name, NULL, &hints, &list) != 0)
+		return false;
+	for (const struct addrinfo *a = list; a != NULL && !found; a = a->ai_next)
+		found = getnameinfo(a->ai_addr, a->ai_addrlen, numeric, sizeof(numeric), NULL, 0, NI_NUMERICHOST) ==
+				0 &&
+			strcasecmp(numeric, address) == 0;
+	freeaddrinfo(list);
+	return found;
+}
+
+/* Two lines for one daemon are none that main can use. */
+static void find_name(struct host_lines *found, const struct od_hosts *all, const struct od_host *h)
+{
+	for (size_t i = 0; i < all->n && found->same_address == 0; i++) {
+		const struct od_host *o = &all->host[i];
+
+		if (o->port != h->port || is_address(o->host) || !leads_to(o->host, h->host))
+			continue;
+		found->same_address = o->line;
+		found->name = o->host;
+	}
+}
 
 static struct host_lines find_lines(const struct od_hosts *all, const struct od_host *h)
 {
@@ -37,6 +71,8 @@ static struct host_lines find_lines(const struct od_hosts *all, const struct od_
 		if (o->port == h->port && strcasecmp(o->host, h->host) == 0)
 			found.same_address = o->line;
 	}
+	if (found.same_key == 0)
+		find_name(&found, all, h);
 	return found;
 }
 
@@ -72,6 +108,7 @@ static int put_host(const struct od_line_file *f, const struct od_host *h, const
 {
 	const unsigned line = found->same_key != 0 ? found->same_key : found->same_address;
 	char text[1600], comment[300] = "";
+	struct od_host as_written = *h;
 	const char *kept = comment;
 	size_t len;
 	struct od_line_change c[] = { { line, text }, { found->same_address, NULL } };
@@ -82,7 +119,9 @@ static int put_host(const struct od_line_file *f, const struct od_host *h, const
 	len = strlen(comment);
 	if (line != 0)
 		kept = comment_of(f, line, &len);
-	host_line(h, kept, len, text, sizeof(text));
+	if (found->name != NULL)
+		snprintf(as_written.host, sizeof(as_written.host), "%s", found->name);
+	host_line(&as_written, kept, len, text, sizeof(text));
 	*change = found->same_key != 0	   ? OD_MEMBER_NEW_ADDRESS :
 		  found->same_address != 0 ? OD_MEMBER_NEW_KEY :
 					     OD_MEMBER_ADDED;
