@@ -30,6 +30,7 @@
 #define PAGE "http://127.0.0.1:8080/"
 #define STATUS_ARG 2
 #define EXIT_BY_SIGNAL 128
+#define PORT_TEXT 8
 #define MAX_SHOWN 4 /* addresses of this machine */
 
 enum pair_end { PAIR_OPEN, PAIR_TIME, PAIR_ENOUGH, PAIR_ENTER, PAIR_WRONG, PAIR_SIGNAL };
@@ -60,6 +61,15 @@ static void begin_line(struct pairing *p)
 		fputs("\r\033[K", stdout);
 }
 
+/* ":5801", or nothing for the usual port. */
+static const char *port_text(const struct od_host *h, char text[PORT_TEXT])
+{
+	const uint16_t usual = h->role == OD_NODE_WORKER ? OD_DEFAULT_WORKER_PORT : OD_DEFAULT_SHADOW_PORT;
+
+	snprintf(text, PORT_TEXT, h->port != usual ? ":%u" : "", (unsigned)h->port);
+	return text;
+}
+
 static void on_joined(void *arg, const struct od_host *host, const char *name, enum od_member_change change)
 {
 	static const char *const what[] = {
@@ -69,10 +79,11 @@ static void on_joined(void *arg, const struct od_host *host, const char *name, e
 		[OD_MEMBER_NEW_ADDRESS] = "has joined from a new address: its line was replaced",
 	};
 	struct pairing *p = arg;
+	char port[PORT_TEXT];
 
 	p->n_joined++;
 	begin_line(p);
-	printf("%s %s (%s) %s\n", od_node_names[host->role], host->host, name, what[change]);
+	printf("%s %s%s (%s) %s\n", od_node_names[host->role], host->host, port_text(host, port), name, what[change]);
 	fflush(stdout);
 	if (p->n_wanted > 0 && p->n_joined >= p->n_wanted)
 		p->end = PAIR_ENOUGH;
@@ -93,10 +104,11 @@ static void on_wrong(void *arg, const char *address, unsigned left)
 static void on_unfinished(void *arg, const struct od_host *host, const char *name)
 {
 	const struct pairing *p = arg;
+	char port[PORT_TEXT];
 
 	od_log(OD_LOG_WARN,
-	       "%s %s (%s) stands in %s now, but has not said that it has joined: let it join again, or remove its line",
-	       od_node_names[host->role], host->host, name, p->hosts);
+	       "%s %s%s (%s) stands in %s now, but has not said that it has joined: let it join again, or remove its line",
+	       od_node_names[host->role], host->host, port_text(host, port), name, p->hosts);
 }
 
 static void on_refused(void *arg, const char *address, const char *why)

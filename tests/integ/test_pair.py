@@ -308,6 +308,7 @@ def members_join_again():
     main.p.send_signal(signal.SIGINT)
     said = main.end(status=128 + signal.SIGINT)
     assert f"worker {NET}.11 ({socket.gethostname()}) has joined\n" in said, said
+    assert f"worker {NET}.12:5801 ({socket.gethostname()}) has joined\n" in said, said
     assert len(main.hosts()) == 2
 
 
