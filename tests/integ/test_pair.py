@@ -496,16 +496,16 @@ def mains_do_not_answer_each_other():
 @test
 def addresses_that_can_be_reached_are_shown():
     where = lan().name("main")
-    netns_lan.ip("-n", where, "link", "add", "name", "docker9", "type", "bridge")
+    netns_lan.ip("-n", where, "link", "add", "name", "idle0", "type", "veth", "peer", "name", "idle1")
     try:
-        netns_lan.ip("-n", where, "addr", "add", "172.31.9.1/16", "dev", "docker9")
-        netns_lan.ip("-n", where, "link", "set", "docker9", "up")
-        wait_for(lambda: "NO-CARRIER" in netns_lan.ip("-n", where, "link", "show", "docker9").stdout, "a bridge without ports has a carrier")
+        netns_lan.ip("-n", where, "addr", "add", "172.31.9.1/16", "dev", "idle0")
+        netns_lan.ip("-n", where, "link", "set", "idle0", "up")
+        wait_for(lambda: "NO-CARRIER" in netns_lan.ip("-n", where, "link", "show", "idle0").stdout, "a link whose other end is down has a carrier")
         main = Main()
         assert f"behind the words: {NET}.1.\n" in main.said, main.said
         main.end()
     finally:
-        netns_lan.ip("-n", where, "link", "del", "docker9")
+        netns_lan.ip("-n", where, "link", "del", "idle0")
 
 
 @test
