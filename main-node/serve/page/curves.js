@@ -37,6 +37,7 @@ export class Curve {
 		this.last = now;
 		if (last === null || !(now.at > last.at)) { // the first, or a server that started again
 			this.points = [];
+			this.clear();
 			return;
 		}
 		const d = { seconds: now.at - last.at };
@@ -54,10 +55,20 @@ export class Curve {
 		return `${formatNumber(value, this.digits)}${this.unit === '' ? '' : ` ${this.unit}`}`;
 	}
 
+	// Nothing was counted for so long that no point is left.
+	clear() {
+		setText(this.now, '-');
+		this.line.removeAttribute('d');
+		this.area.removeAttribute('d');
+		this.picture.setAttribute('aria-label', `${this.name}: nothing yet`);
+	}
+
 	draw(end) {
 		const values = this.points.map((p) => p[1]), latest = values.at(-1);
-		if (latest === undefined)
+		if (latest === undefined) {
+			this.clear();
 			return;
+		}
 		const span = Math.min(SECONDS, Math.max(MIN_SECONDS, end - this.points[0][0]));
 		const most = Math.max(this.most, ...values) || 1;
 		setText(this.now, this.text(latest));

@@ -21,12 +21,14 @@ function milliseconds(us) {
 	return `${formatNumber(us / 1000, us < 10000 ? 2 : 1)} ms`;
 }
 
-// The host's name, or the address where several daemons run on one host.
+// The host's name; where several daemons run on one host, with the port.
 function labelOf(m, machines) {
 	const isAlone = machines.filter((o) => o.host === m.host && o.role === m.role).length === 1;
 	if (m.role === 'main')
 		return 'main';
-	return (isAlone && m.host) || m.name || `${m.role} ${m.id}`;
+	if (m.host && !isAlone)
+		return m.host + m.name.slice(m.name.lastIndexOf(':'));
+	return m.host || m.name || `${m.role} ${m.id}`;
 }
 
 export class Timeline {
