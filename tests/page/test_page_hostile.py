@@ -239,7 +239,7 @@ def test_hostile_files_to_import():
         const [chat] = tree.importText(JSON.stringify(odd));
         if ({}.polluted !== undefined || chat.id === '<b>' || chat.title !== '' || Object.keys(chat.settings).length > 0)
             bad.push(JSON.stringify(chat));
-        if (JSON.stringify(tree.path(chat)) !== '[1,2]' || chat.nodes[1].text !== '' || chat.nodes[3] !== null)
+        if (JSON.stringify(tree.path(chat)) !== '[1,2,4]' || chat.nodes[1].text !== '' || chat.nodes[3] !== null)
             bad.push(JSON.stringify(chat.nodes));
         tree.messagesUntil(chat, 4);
         return bad;

@@ -5,6 +5,7 @@
 // the root. chosen is the child that is shown.
 
 const MAX_TEXT = 8 << 20; // characters of a text that is imported
+const MAX_NODES = 20000; // messages of a conversation that is imported
 const ROLES = new Set(['user', 'assistant', 'tool']);
 const SETTINGS = { system: 'string', temperature: 'number', top_p: 'number', max_tokens: 'number', reasoning: 'string',
 	tools: 'string' };
@@ -112,6 +113,7 @@ function importedNode(n, i, nodes) {
 		nodes[n.parent] === null)
 		return null;
 	const node = { parent: n.parent, role: n.role, chosen: -1, text: text(n.text) };
+	nodes[n.parent].chosen = i;
 	if (n.role === 'tool')
 		node.results = list(n.results).map((r) => ({ id: text(r.id), name: text(r.name), text: text(r.text) }));
 	if (n.role === 'assistant') {
@@ -126,17 +128,29 @@ function importedNode(n, i, nodes) {
 	return node;
 }
 
+// Settings of a file, or of another version of this page: what this one knows, and can send.
+export function cleanSettings(from) {
+	const settings = {};
+	for (const [name, type] of Object.entries(SETTINGS))
+		if (typeof from?.[name] === type)
+			settings[name] = type === 'string' ? text(from[name]) : number(from[name]);
+	try {
+		if (!Array.isArray(JSON.parse(settings.tools)))
+			delete settings.tools;
+	} catch {
+		delete settings.tools;
+	}
+	return settings;
+}
+
 function importedChat(c) {
 	if (c === null || typeof c !== 'object' || !Array.isArray(c.nodes))
 		return null;
-	const chat = newChat({});
-	for (const [name, type] of Object.entries(SETTINGS))
-		if (typeof c.settings?.[name] === type)
-			chat.settings[name] = type === 'string' ? text(c.settings[name]) : number(c.settings[name]);
+	const chat = newChat(cleanSettings(c.settings));
 	chat.title = text(c.title).slice(0, 200);
 	chat.created = number(c.created);
 	chat.updated = number(c.updated);
-	for (let i = 1; i < Math.min(c.nodes.length, 100000); i++)
+	for (let i = 1; i < Math.min(c.nodes.length, MAX_NODES); i++)
 		chat.nodes.push(importedNode(c.nodes[i], i, chat.nodes));
 	for (let i = 0; i < chat.nodes.length; i++) {
 		const chosen = c.nodes[i]?.chosen;
