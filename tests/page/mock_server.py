@@ -22,9 +22,10 @@ MODEL = {"id": "qwen3-30b-a3b", "object": "model", "max_model_len": 32768, "meta
 class MockServer:
     """url, key (None: none is asked for), answers: {text: answer}; asked: bodies of requests for answers."""
 
-    def __init__(self, answers=None, key=None, port=0):
+    def __init__(self, answers=None, key=None, port=0, model=MODEL["id"]):
         self.answers = answers or {}
         self.key = key
+        self.model = {**MODEL, "id": model}
         self.loading = False  # the model is not there yet
         self.asked = []
         self.watchers = []
@@ -115,7 +116,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.mock.loading:
             self.fail(503, "the model is being loaded", {"Retry-After": "2"})
         elif self.path == "/v1/models":
-            self.reply(200, {"object": "list", "data": [MODEL]})
+            self.reply(200, {"object": "list", "data": [self.mock.model]})
         elif self.path == "/cluster" and self.mock.state is not None:
             self.reply(200, self.mock.state)
         elif self.path == "/cluster/events" and self.mock.state is not None:

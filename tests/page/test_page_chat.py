@@ -144,8 +144,9 @@ def test_an_edited_message_is_a_branch():
     assert s.asked[-1]["messages"] == [{"role": "user", "content": "beta"}]
     assert "2 / 2" in page.text(".branches")
     page.click("[aria-label='Earlier version']")
-    page.wait("document.querySelectorAll('.bubble').length === 2")
-    assert page.texts(".bubble") == ["alpha", "second"] and page.count(".answer") == 2
+    page.wait("[...document.querySelectorAll('.bubble')].map((e) => e.innerText).join() === 'alpha,second'")
+    assert page.count(".answer") == 2
+    assert page.evaluate("document.activeElement.ariaLabel") == "Later version"  # the one that was pressed has nothing left to show
     page.click("[aria-label='Later version']")
     page.wait("document.querySelectorAll('.bubble').length === 1")
     page.click(".answer [aria-label='Answer again']")
@@ -171,8 +172,8 @@ def test_conversations_survive_a_reload():
     ended(page)
     assert page.texts(".chats a") == ["Another one", "Remember me"]
     page.reload()
-    page.wait("document.querySelectorAll('.bubble').length === 1")
-    assert page.texts(".bubble") == ["Another one"] and "You said: Another one" in page.text(".answer")
+    page.wait("document.querySelector('.bubble')?.innerText === 'Another one'")
+    assert "You said: Another one" in page.text(".answer")
     page.click(".chats li:nth-child(2) a")
     page.wait_text("You said: Remember me", ".answer")
     page.click("#search")
@@ -460,6 +461,199 @@ def test_keys():
     assert {"theme", "open-settings", "open-help", "new-chat", "search", "export", "import", "prompt", "tab-chat", "tab-cluster"} <= set(seen), seen
     page.expect_clean(s.url)
 
+
+@test
+def test_the_focus_is_not_lost():
+    """By keys alone: a conversation with a stop, an edit, branches, a deletion; the focus is always on something."""
+    never = threading.Event()
+    s = site({"Long": [("text", "A part"), ("wait", never)]})
+    page = open_chat(s)
+    focus = "document.activeElement.ariaLabel || document.activeElement.id"
+
+    def to(name, modifiers=0):
+        for _ in range(60):
+            if page.evaluate(focus) == name:
+                return
+            page.press("Tab", modifiers)
+        raise AssertionError(f"Tab does not reach {name}")
+
+    def is_on(name):
+        page.wait(f"({focus}) === {json.dumps(name)}", f"({page.evaluate(focus)} has the focus)")
+
+    page.press("Tab")
+    page.press("Enter")
+    page.type("Long")
+    to("Send")
+    page.press("Enter")
+    page.wait_text("A part", ".markdown")
+    is_on("Stop the answer")
+    page.press("Enter")
+    ended(page)
+    is_on("prompt")
+    to("Answer again", SHIFT)
+    page.press("Enter")
+    page.wait("document.querySelector('[aria-busy]') !== null")
+    is_on("prompt")
+    page.press("Escape")
+    ended(page)
+    to("Earlier version", SHIFT)
+    page.press("Enter")
+    page.wait_text("1 / 2", ".branches")
+    is_on("Later version")
+    to("Edit the message", SHIFT)
+    page.press("Enter")
+    page.press("Escape")
+    page.wait("document.querySelector('.edit') === null")
+    is_on("Edit the message")
+    to("Copy the message", SHIFT)
+    page.press("Enter")
+    page.wait("document.querySelector('[aria-label=\"Copied\"]') !== null")
+    is_on("Copied")
+    to("Rename Long", SHIFT)
+    page.press("Enter")
+    page.wait("document.activeElement.id === 'ask-input'")
+    page.type("Other")
+    page.press("Enter")
+    is_on("Rename Other")
+    page.press("Tab")
+    page.press("Enter")
+    page.wait("document.activeElement.id === 'ask-ok'")
+    page.press("Enter")
+    is_on("prompt")
+    assert page.count(".chats li") == 0 and page.count(".bubble") == 0
+    page.expect_clean(s.url)
+
+
+@test
+def test_an_input_method_has_its_keys():
+    s = site()
+    page = open_chat(s)
+    page.click("#prompt")
+    page.call("Input.imeSetComposition", text="\u306b", selectionStart=1, selectionEnd=1)
+    key = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', bubbles: true, cancelable: true, %s}))"
+    for how in "isComposing: true", "keyCode: 229":  # the second: Safari
+        assert page.evaluate(key % how), "the key was taken"
+    page.call("Input.insertText", text="\u65e5\u672c")
+    assert s.asked == []
+    page.press("Enter")
+    ended(page)
+    assert s.asked[0]["messages"][0]["content"] == "\u65e5\u672c"
+
+
+@test
+def test_a_long_conversation():
+    """What is shown is bounded, also of a file that someone else made."""
+    s = site()
+    page = open_chat(s)
+    nodes = [{"role": "root", "parent": -1}] + [{"parent": i, "role": ("user", "assistant")[i % 2], "text": f"text {i + 1}"} for i in range(15000)]
+    with tempfile.TemporaryDirectory() as d:
+        with open(os.path.join(d, "long.json"), "w") as f:
+            json.dump({"chats": [{"title": "Long", "nodes": nodes, "settings": {"tools": "[oops", "temperature": 0.5}}]}, f)
+        node = page.call("Runtime.evaluate", expression="document.querySelector('#import-file')")["result"]["objectId"]
+        page.call("DOM.setFileInputFiles", files=[f.name], objectId=node)
+        page.wait_text("1 conversation imported.", "#banner")
+    page.click(".chats a")
+    page.wait("document.querySelectorAll('.message').length === 100")
+    page.wait("document.querySelector('.message:last-child').innerText.includes('text 15000')")
+    page.wait("document.querySelector('#scroll').scrollHeight - document.querySelector('#scroll').scrollTop - document.querySelector('#scroll').clientHeight < 2")
+    page.click(".messages > button")
+    page.wait("document.querySelectorAll('.message').length === 200")
+    assert "14800" in page.text(".messages > button"), page.text(".messages > button")
+    say(page, "Hello")
+    ended(page, 100)
+    assert len(s.asked[0]["messages"]) == 15001 and s.asked[0]["temperature"] == 0.5 and "tools" not in s.asked[0]
+    page.expect_clean(s.url)
+
+
+@test
+def test_another_tab_does_not_lose_what_this_one_wrote():
+    s = site()
+    page = open_chat(s)
+    say(page, "first")
+    ended(page)
+    target = page.browser.call("Target.createTarget", url=page.evaluate("location.href"), browserContextId=page.context)["targetId"]
+    session = page.browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+
+    def there(expression):
+        return page.browser.call("Runtime.evaluate", session, expression=expression)["result"].get("value")
+
+    def wait_there(n):
+        for _ in range(1000):
+            if there("document.querySelectorAll('.answer').length") == n:
+                return
+            page.wait("true")
+        raise AssertionError(there("document.body.innerText"))
+
+    wait_there(1)
+    say(page, "second")
+    ended(page, 2)
+    wait_there(2)
+    there("document.querySelector('#prompt').value = 'third'; document.querySelector('#composer').requestSubmit()")
+    page.wait("document.querySelectorAll('.answer').length === 3")
+    assert [m["content"] for m in s.asked[2]["messages"][::2]] == ["first", "second", "third"], s.asked[2]
+    page.expect_clean(s.url)
+
+
+@test
+def test_what_another_version_left_does_no_harm():
+    s = site()
+    page = open_chat(s)
+    page.evaluate("""(async () => {
+        localStorage.setItem('od-moe.settings', '{"system": {"a": 1}, "temperature": "hot", "tools": "no", "max_tokens": 9, "x": 1}');
+        localStorage.setItem('od-moe.key', 'no key \u2013');
+        const db = await new Promise((r) => { const q = indexedDB.open('od-moe'); q.onsuccess = () => r(q.result); });
+        const t = db.transaction(['chats', 'titles'], 'readwrite');
+        t.objectStore('chats').put({ id: 'aa', messages: [] });
+        t.objectStore('titles').put({ id: 'aa', title: 'Of another version', updated: 1 });
+        t.objectStore('titles').put({ id: 'bb', name: 5 });
+        await new Promise((r) => { t.oncomplete = r; });
+    })()""")
+    page.reload()
+    page.wait("document.querySelector('#model').textContent !== ''")
+    assert page.texts(".chats a") == ["Of another version"]
+    page.click(".chats a")
+    page.wait("location.hash === '#/chat'")
+    say(page, "Hello")
+    ended(page)
+    assert "system" not in s.asked[0] and s.asked[0]["messages"][0]["role"] == "user" and s.asked[0]["max_tokens"] == 9, s.asked[0]
+    assert "temperature" not in s.asked[0] and "tools" not in s.asked[0]
+    page.expect_clean(s.url)
+
+
+@test
+def test_a_key_with_strange_characters():
+    s = site(key="good")
+    page = browser().open(s.url + "/")
+    page.wait("document.querySelector('#key-dialog').open")
+    page.click("#key")
+    page.call("Input.insertText", text="go\u200bod")
+    page.press("Enter")
+    page.wait_text("no API key", "#key-text")
+    page.click("#key-dialog .cancel")
+    page.wait_text("No API key", "#banner")
+    say(page, "Hello")
+    page.wait("document.querySelector('#key-dialog').open")
+    page.click("#key")
+    page.type("good")
+    page.press("Enter")
+    page.wait("document.querySelector('#model').textContent !== '' && document.querySelector('#banner').hidden")
+    page.expect_clean(s.url, allow=("401",))
+
+
+@test
+def test_a_server_that_starts_again_with_another_model():
+    first = site()
+    page = open_chat(first)
+    first.stop()
+    say(page, "Hello")
+    page.wait_text("cannot be reached", ".notice")
+    page.wait_text("cannot be reached", "#banner")
+    second = site(port=first.port, model="another-model")
+    page.wait("document.querySelector('#model').textContent === 'another-model' && document.querySelector('#banner').hidden")
+    page.click(".notice button")
+    page.wait_text("You said: Hello", "#messages")
+    assert second.asked[0]["model"] == "another-model"
+    page.expect_clean(first.url, allow=("ERR_",))
 
 @test
 def test_colours_can_be_chosen():

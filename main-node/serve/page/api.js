@@ -3,6 +3,7 @@
 import { readEvents } from './events.js';
 
 const KEY = 'od-moe.key';
+const MAX_MESSAGE = 2000; // characters of an error's text
 
 let key = readKey();
 let askForKey = async () => null;
@@ -19,10 +20,16 @@ export class ApiError extends Error {
 
 function readKey() {
 	try {
-		return sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? '';
+		const kept = sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? '';
+		return isKey(kept) ? kept : '';
 	} catch {
 		return '';
 	}
+}
+
+// Can a header carry this? fetch() throws at other characters, before anything is sent.
+export function isKey(text) {
+	return /^[\x20-\x7e]+$/.test(text);
 }
 
 export function hasKey() {
@@ -70,7 +77,7 @@ async function messageOf(response) {
 	try {
 		const text = await response.text();
 		const error = JSON.parse(text).error;
-		return typeof error === 'string' ? error : String(error.message ?? '');
+		return (typeof error === 'string' ? error : String(error.message ?? '')).slice(0, MAX_MESSAGE);
 	} catch {
 		return '';
 	}

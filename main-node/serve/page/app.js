@@ -1,9 +1,9 @@
 // app.js - what the views share: the address, the colours, dialogs, keys, and which model there is.
-import { getJson, hasKey, onKeyNeeded, setKey } from './api.js';
-import { changeSettings, currentHash, currentSettings, newConversation, openChat, setModel, startChat,
+import { ApiError, getJson, hasKey, isKey, onKeyNeeded, setKey } from './api.js';
+import { changeSettings, chatTitle, currentHash, currentSettings, newConversation, openChat, setModel, startChat,
 	stopAnswer } from './chat.js';
 import { hideCluster, showCluster, startCluster } from './cluster.js';
-import { $, el, formatBytes, formatNumber, openDialog, setIcon, setText } from './dom.js';
+import { $, composes, el, formatBytes, formatNumber, openDialog, setIcon, setText } from './dom.js';
 import { onStoreProblem } from './store.js';
 
 const RETRY_MS = 3000;
@@ -32,6 +32,7 @@ function route() {
 	$('tab-cluster').toggleAttribute('aria-current', false);
 	$(cluster ? 'tab-cluster' : 'tab-chat').setAttribute('aria-current', 'page');
 	closeMenu();
+	document.title = cluster ? 'Cluster - od-moe' : chatTitle();
 	if (cluster) {
 		showCluster();
 	} else {
@@ -40,20 +41,45 @@ function route() {
 	}
 }
 
+function showsCluster() {
+	return location.hash.startsWith('#/cluster');
+}
+
 function switchView() {
-	location.hash = location.hash.startsWith('#/cluster') ? currentHash() : '#/cluster';
+	location.hash = showsCluster() ? currentHash() : '#/cluster';
 }
 
 function closeMenu() {
+	if (!document.body.classList.contains('menu-open'))
+		return;
 	document.body.classList.remove('menu-open');
 	$('menu').setAttribute('aria-expanded', 'false');
+	$('main').inert = false;
+	if ($('sidebar').contains(document.activeElement))
+		$('menu').focus();
+}
+
+// On a narrow screen the list of conversations lies over the page, and opens as a menu.
+function openMenu() {
+	if (getComputedStyle($('menu')).display === 'none')
+		return;
+	document.body.classList.add('menu-open');
+	$('menu').setAttribute('aria-expanded', 'true');
+	$('main').inert = true;
 }
 
 function toggleMenu() {
-	const open = document.body.classList.toggle('menu-open');
-	$('menu').setAttribute('aria-expanded', String(open));
-	if (open)
-		$('new-chat').focus();
+	if (document.body.classList.contains('menu-open')) {
+		closeMenu();
+		return;
+	}
+	openMenu();
+	$('new-chat').focus();
+}
+
+function openSearch() {
+	openMenu();
+	$('search').focus();
 }
 
 // ---- Colours ----
@@ -87,11 +113,19 @@ async function askForKey(wrong) {
 	setText($('key-text'), wrong ? 'The server did not accept this key. Please check it.' :
 		'This server asks for an API key. Its operator has it.');
 	$('key').value = '';
-	if (!(await openDialog($('key-dialog'), () => $('key').value.trim() !== '')))
+	if (!(await openDialog($('key-dialog'), checkKey)))
 		return false;
 	setKey($('key').value.trim(), $('key-remember').checked);
 	$('key').value = '';
+	findModel();
 	return true;
+}
+
+function checkKey() {
+	const key = $('key').value.trim(), good = isKey(key);
+	if (!good && key !== '')
+		setText($('key-text'), 'This is no API key: it has characters beyond those of ASCII. Please copy it again.');
+	return good;
 }
 
 function showSettings(s) {
@@ -153,28 +187,47 @@ function showModel(m) {
 	setModel({ name: m.id });
 }
 
+let isFinding = false, lacksKey = false;
+
+async function askForModel() {
+	const list = await getJson('/v1/models');
+	if (typeof list?.data?.[0]?.id !== 'string')
+		throw new ApiError('failed', 'The server names no model.');
+	showModel(list.data[0]);
+}
+
+// Asks until the server answers: it may be loading, or about to start again, with another model.
 async function findModel() {
-	try {
-		const list = await getJson('/v1/models');
-		showModel(list.data[0]);
-		say('server', '');
-	} catch (e) {
-		say('server', e.kind === 'key' ? 'No API key: reload the page to enter one.' : e.message);
-		if (e.kind !== 'key')
-			setTimeout(findModel, RETRY_MS);
+	if (isFinding)
+		return;
+	isFinding = true;
+	for (let problem = null; problem === null || problem.kind !== 'key';) {
+		try {
+			await askForModel();
+			say('server', '');
+			lacksKey = false;
+			break;
+		} catch (e) {
+			problem = e;
+			lacksKey = e.kind === 'key';
+			say('server', e.kind === 'key' ? 'No API key: the next message asks for it again.' : e.message);
+			if (e.kind !== 'key')
+				await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+		}
 	}
+	isFinding = false;
 }
 
 // ---- Keys ----
 
 function onKey(e) {
 	const typing = e.target.matches('input, textarea, select');
-	if (document.querySelector('dialog[open]') !== null)
+	if (document.querySelector('dialog[open]') !== null || composes(e))
 		return;
 	if (e.key === 'Escape') {
 		if (document.body.classList.contains('menu-open'))
 			closeMenu();
-		else
+		else if (!showsCluster())
 			stopAnswer();
 	} else if (e.altKey && !e.ctrlKey && e.code === 'KeyN') {
 		e.preventDefault();
@@ -182,8 +235,12 @@ function onKey(e) {
 		newConversation();
 	} else if (e.altKey && !e.ctrlKey && e.code === 'KeyK') {
 		e.preventDefault();
-		document.body.classList.add('menu-open');
-		$('search').focus();
+		if (showsCluster()) {
+			addEventListener('hashchange', openSearch, { once: true });
+			switchView();
+		} else {
+			openSearch();
+		}
 	} else if (e.altKey && !e.ctrlKey && e.code === 'KeyC') {
 		e.preventDefault();
 		switchView();
@@ -213,6 +270,12 @@ async function start() {
 	$('chats').addEventListener('click', closeMenu);
 	addEventListener('keydown', onKey);
 	addEventListener('hashchange', route);
+	matchMedia('(max-width: 760px)').addEventListener('change', closeMenu);
+	addEventListener('modeldoubt', findModel);
+	document.addEventListener('visibilitychange', () => {
+		if (!document.hidden && !lacksKey)
+			findModel();
+	});
 	startCluster();
 	await startChat((text) => say('import', text));
 	route();

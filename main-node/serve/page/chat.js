@@ -1,16 +1,19 @@
 // chat.js - the chat: the list of conversations, the messages of one, and answers while they are written. Answers go on
 // while another conversation is shown.
 import { ApiError, chatChunks } from './api.js';
-import { $, ask, el, iconButton, setText } from './dom.js';
+import { $, ask, button, composes, el, formatBytes, iconButton, isTouch, setText } from './dom.js';
 import { AnswerView, ToolView, UserView } from './message_view.js';
-import { deleteChat, listChats, loadChat, loadSettings, restorePart, saveChat, savePart,
+import { deleteChat, listChats, loadChat, loadSettings, onOtherTab, restorePart, saveChat, savePart,
 	saveSettings } from './store.js';
 import * as tree from './tree.js';
 
 const SAVE_EVERY_MS = 2000;
+const MAX_FILE = 256e6; // bytes of a file to import
 const NEAR_END_PX = 80;
+const SHOWN = 100; // messages; earlier ones on demand, as each costs time whenever the page is laid out
 
-let chat = tree.newChat(loadSettings());
+let chat = tree.newChat(tree.cleanSettings(loadSettings()));
+let shownMessages = SHOWN;
 let titles = [];
 let model = { name: '' };
 let followsEnd = true;
@@ -31,8 +34,9 @@ class Answer {
 		this.message = ofChat.nodes[this.number];
 		this.controller = new AbortController();
 		this.view = null; // while its conversation is shown
-		this.saved = 0;
+		this.nextSave = Date.now() + SAVE_EVERY_MS;
 		this.frame = 0;
+		this.isRefused = false; // for another reason than the key
 	}
 
 	async run() {
@@ -46,6 +50,7 @@ class Answer {
 				m.end = 'stopped';
 			else
 				m.problem = e instanceof ApiError ? e.message : `This page failed: ${e.message}`;
+			this.isRefused = e instanceof ApiError && e.kind !== 'key';
 			if (!(e instanceof ApiError) && e.name !== 'AbortError')
 				console.error(e);
 		}
@@ -87,11 +92,16 @@ class Answer {
 				accepted: chunk.timings.draft_n_accepted ?? 0 });
 		if (this.frame === 0)
 			this.frame = requestAnimationFrame(() => this.show());
-		if (Date.now() - this.saved > SAVE_EVERY_MS) {
-			this.saved = Date.now();
-			if (!deleted.has(this.chat.id))
-				saveChat(this.chat);
-		}
+		if (Date.now() > this.nextSave && !deleted.has(this.chat.id))
+			this.savePart();
+	}
+
+	// A long conversation takes long to be copied into the database: not more than a twentieth of the time goes there.
+	async savePart() {
+		const begun = Date.now();
+		this.nextSave = Infinity;
+		await saveChat(this.chat, true);
+		this.nextSave = Date.now() + Math.max(SAVE_EVERY_MS, 20 * (Date.now() - begun));
 	}
 
 	show() {
@@ -119,21 +129,28 @@ async function answer(parent) {
 	followsEnd = true;
 	showChat();
 	announce('The answer begins.');
-	await saveChat(of);
+	await saveChat(of, true);
 	await a.run();
-	if (running.get(of.id) === a)
+	if (running.get(of.id) === a) { // else a later answer has taken its place
 		running.delete(of.id);
-	if (a.view !== null && chat === of) {
+		showEnd(a);
+	}
+	if (a.isRefused)
+		dispatchEvent(new Event('modeldoubt')); // the server may have started again with another model
+	if (!deleted.has(of.id))
+		await saveChat(of);
+	refreshList();
+}
+
+function showEnd(a) {
+	if (a.view !== null && chat === a.chat) {
 		a.view.end();
 		announce(a.message.problem || 'The answer has ended.');
-		if (a.message.calls.length > 0 && of.nodes[a.number].chosen < 0)
+		if (a.message.calls.length > 0 && chat.nodes[a.number].chosen < 0)
 			a.view.askResults();
 		scrollToEnd();
 	}
 	showButtons();
-	if (!deleted.has(of.id))
-		await saveChat(of);
-	refreshList();
 }
 
 export function stopAnswer() {
@@ -159,6 +176,8 @@ function branchOf(i) {
 		tree.choose(chat, k);
 		saveChat(chat);
 		showChat();
+		const buttons = [...views.get(k).node.querySelectorAll('.branches button')];
+		(k < i ? buttons : buttons.reverse()).find((b) => !b.disabled)?.focus();
 	} };
 }
 
@@ -171,20 +190,24 @@ function viewOf(i) {
 		tree.remove(chat, i);
 		saveChat(chat);
 		showChat();
-		$('prompt').focus();
+		focusPrompt();
 	};
 	if (node.role === 'user')
 		return new UserView(node, { onDelete, onEdit: (text) => {
 			stopAnswer();
 			answer(tree.add(chat, node.parent, { role: 'user', text }));
+			focusPrompt();
 		} }, branchOf(i));
 	if (node.role === 'tool')
 		return new ToolView(node);
 	const view = new AnswerView(node, { onDelete, onAgain: () => {
 		if (!running.has(chat.id))
 			answer(node.parent);
-	}, onResults: (results) => answer(tree.add(chat, i, { role: 'tool', text: '', results })) }, branchOf(i),
-		announce);
+		focusPrompt();
+	}, onResults: (results) => {
+		answer(tree.add(chat, i, { role: 'tool', text: '', results }));
+		focusPrompt();
+	} }, branchOf(i), announce);
 	if (busy?.number === i) {
 		busy.view = view;
 		view.begin();
@@ -212,24 +235,53 @@ function showChat() {
 	const numbers = tree.path(chat), busy = running.get(chat.id);
 	if (busy !== undefined)
 		busy.view = null;
-	const shown = numbers.map((i) => [i, shownView(i)]);
+	const hidden = Math.max(0, numbers.length - shownMessages);
+	const shown = numbers.slice(hidden).map((i) => [i, shownView(i)]);
 	views.clear();
 	for (const [i, view] of shown)
 		views.set(i, view);
-	$('messages').replaceChildren(...shown.map(([, view]) => view.node));
+	$('messages').replaceChildren(...(hidden > 0 ? [button(`Show earlier messages (${hidden})`, showEarlier)] : []),
+		...shown.map(([, view]) => view.node));
 	$('welcome').hidden = numbers.length > 0;
 	setText($('chat-title'), tree.titleOf(chat));
-	document.title = chat.title ? `${chat.title} - od-moe` : 'od-moe';
+	if (!$('chat-view').hidden)
+		document.title = chatTitle();
 	showButtons();
 	showList();
 	scrollToEnd();
+	requestAnimationFrame(() => requestAnimationFrame(scrollToEnd)); // what is in sight now has its size only then
 }
 
+// What is read stays where it is.
+function showEarlier() {
+	const s = $('scroll'), below = s.scrollHeight - s.scrollTop, first = $('messages').querySelector('.message');
+	shownMessages += SHOWN;
+	followsEnd = false;
+	showChat();
+	s.scrollTop = s.scrollHeight - below;
+	first.tabIndex = -1;
+	first.focus({ preventScroll: true });
+}
+
+export function chatTitle() {
+	return chat.title ? `${chat.title} - od-moe` : 'od-moe';
+}
+
+function focusPrompt() {
+	if (!isTouch())
+		$('prompt').focus();
+}
+
+// A button that goes hands its focus on.
 function showButtons() {
-	const busy = running.has(chat.id);
+	const busy = running.has(chat.id), had = document.activeElement;
 	$('send').hidden = busy;
 	$('stop').hidden = !busy;
 	$('send').disabled = $('prompt').value.trim() === '';
+	if (busy && had === $('send'))
+		$('stop').focus();
+	else if (!busy && had === $('stop'))
+		focusPrompt();
 }
 
 function scrollToEnd() {
@@ -260,16 +312,20 @@ function chatItem(t) {
 	if (running.has(t.id))
 		link.append(el('span', { class: 'dots small', role: 'img',
 			'aria-label': 'an answer is being written' }));
-	return el('li', { class: current ? 'current' : null }, link,
+	return el('li', { class: current ? 'current' : null, 'data-id': t.id }, link,
 		iconButton('edit', `Rename ${tree.titleOf(t)}`, () => renameChat(t)),
 		iconButton('delete', `Delete ${tree.titleOf(t)}`, () => removeChat(t)));
 }
 
 function showList() {
-	const words = $('search').value.toLowerCase();
+	const words = $('search').value.toLowerCase(), had = document.activeElement, item = had?.closest('.chats li');
 	const found = titles.filter((t) => t.title.toLowerCase().includes(words));
+	const which = item ? [...item.children].indexOf(had) : -1;
 	$('chats').replaceChildren(...found.slice(0, 500).map(chatItem));
 	$('no-chats').hidden = titles.length > 0;
+	if (which >= 0)
+		([...$('chats').children].find((e) => e.dataset.id === item.dataset.id)?.children[which] ??
+			$('new-chat')).focus();
 }
 
 async function renameChat(t) {
@@ -278,7 +334,7 @@ async function renameChat(t) {
 	if (title === null || title.trim() === '' || c === null)
 		return;
 	c.title = title.trim().slice(0, 200);
-	await saveChat(c);
+	await saveChat(c, running.has(c.id));
 	await refreshList();
 	if (c === chat)
 		showChat();
@@ -297,11 +353,12 @@ async function removeChat(t) {
 }
 
 export function newConversation() {
-	chat = tree.newChat(loadSettings());
+	chat = tree.newChat(tree.cleanSettings(loadSettings()));
 	history.replaceState(null, '', '#/chat');
 	followsEnd = true;
+	shownMessages = SHOWN;
 	showChat();
-	$('prompt').focus();
+	focusPrompt();
 }
 
 // Shows the conversation of an address; without one the current.
@@ -309,12 +366,27 @@ export async function openChat(id) {
 	if (id === undefined || id === chat.id)
 		return;
 	const found = running.get(id)?.chat ?? await loadChat(id);
+	if (!location.hash.endsWith(`/${id}`))
+		return; // another one was chosen while this was read
 	if (found === null) {
-		history.replaceState(null, '', '#/chat');
+		history.replaceState(null, '', currentHash());
 		return;
 	}
 	chat = found;
 	followsEnd = true;
+	shownMessages = SHOWN;
+	showChat();
+}
+
+// Another tab has changed a conversation. The one that is shown here is read again, so that it is not put back as it was.
+async function onOtherChange(id) {
+	await refreshList();
+	if (id !== chat.id || running.has(id) || document.querySelector('.edit') !== null)
+		return;
+	const found = await loadChat(id);
+	if (found === null || id !== chat.id || running.has(id))
+		return;
+	chat = found;
 	showChat();
 }
 
@@ -337,6 +409,8 @@ async function exportChats() {
 async function importChats(file, onProblem) {
 	try {
 		let n = 0;
+		if (file.size > MAX_FILE)
+			throw new Error(`This file is too large: ${formatBytes(file.size)}, expected at most ${formatBytes(MAX_FILE)}.`);
 		for (const c of tree.importText(await file.text()))
 			n += await saveChat(c) ? 1 : 0;
 		onProblem(`${n} ${n === 1 ? 'conversation' : 'conversations'} imported.`);
@@ -366,8 +440,9 @@ export function setModel(m) {
 // ---- The beginning ----
 
 function onPromptKey(e) {
-	const touch = matchMedia('(pointer: coarse) and (hover: none)').matches; // its keyboard has no Shift+Enter
-	if (e.key === 'Enter' && !e.shiftKey && !e.isComposing && !touch) {
+	if (composes(e))
+		return;
+	if (e.key === 'Enter' && !e.shiftKey && !isTouch()) {
 		e.preventDefault();
 		$('composer').requestSubmit();
 	} else if (e.key === 'ArrowUp' && $('prompt').value === '') {
@@ -409,7 +484,7 @@ export async function startChat(say) {
 	$('composer').addEventListener('submit', onSubmit);
 	$('stop').addEventListener('click', () => {
 		stopAnswer();
-		$('prompt').focus();
+		focusPrompt();
 	});
 	$('scroll').addEventListener('scroll', onScroll);
 	$('to-end').addEventListener('click', () => {
@@ -431,6 +506,7 @@ export async function startChat(say) {
 			savePart({ id: a.chat.id, number: a.number, text: a.message.text,
 				thoughts: a.message.thoughts });
 	});
+	onOtherTab(onOtherChange);
 	await restorePart();
 	showChat();
 	await refreshList();

@@ -15,6 +15,7 @@ let curves = [];
 let timeline = null;
 let watching = null; // AbortController of the stream; null: the view is not shown
 let machines = new Map(); // id: view of a machine
+let modelName = null; // of the last state
 
 // ---- The stream ----
 
@@ -56,7 +57,7 @@ async function watch(signal) {
 		} catch (e) {
 			why = e.name === 'AbortError' ? 'The server is silent.' : e.message;
 			if (e.kind === 'key') {
-				setText($('link-state'), `${why} Reload the page to enter another.`);
+				setText($('link-state'), `${why} Open this view again to enter another.`);
 				return;
 			}
 		}
@@ -98,6 +99,9 @@ function showState(s) {
 	problem.hidden = !s.problem;
 	setText(problem, [s.problem, s.remedy].filter((t) => t).join(' '));
 	const m = s.model ?? {}, q = s.queue ?? {};
+	if (modelName !== null && m.name !== modelName)
+		dispatchEvent(new Event('modeldoubt'));
+	modelName = m.name;
 	const facts = [['Model', m.name ?? ''],
 		['Experts', `${m.moe_layers ?? '?'} layers of ${m.experts ?? '?'}, ${m.top_k ?? '?'} for each token`],
 		['Runs as', MODES[s.mode] ?? s.mode ?? ''], ['Texts',

@@ -103,29 +103,44 @@ export async function ask(title, label, ok, text = null) {
 	return text === null ? true : input.value;
 }
 
-// Copies a text. Where the page came over plain HTTP from another machine, browsers only allow the old way.
-export async function copyText(text) {
+// Copies a text, and returns whether that went well. Where the page came over plain HTTP from another machine, browsers
+// only allow the old way.
+async function copyText(text) {
 	try {
 		await navigator.clipboard.writeText(text);
-		return;
+		return true;
 	} catch {
-		const area = el('textarea', { class: 'hidden', 'aria-hidden': 'true' });
+		const area = el('textarea', { class: 'hidden', 'aria-hidden': 'true' }), had = document.activeElement;
 		area.value = text;
-		(document.querySelector('dialog[open]') ?? document.body).append(area);
+		document.body.append(area);
 		area.select();
-		document.execCommand('copy');
+		const good = document.execCommand('copy');
 		area.remove();
+		had?.focus({ preventScroll: true });
+		return good;
 	}
 }
 
 // A button that copies what text() returns and says so for a moment.
 export function copyButton(label, text) {
 	const b = iconButton('copy', label, async () => {
-		await copyText(text());
-		setIcon(b, 'check', 'Copied');
+		if (await copyText(text()))
+			setIcon(b, 'check', 'Copied');
+		else
+			setIcon(b, 'copy', 'The browser did not allow to copy');
 		setTimeout(() => setIcon(b, 'copy', label), 1500);
 	});
 	return b;
+}
+
+// Is this key for an input method, which still composes a character? Safari says so by the code only.
+export function composes(e) {
+	return e.isComposing || e.keyCode === 229;
+}
+
+// A keyboard on the screen has no Shift+Enter, and comes up over the page with the focus.
+export function isTouch() {
+	return matchMedia('(pointer: coarse) and (hover: none)').matches;
 }
 
 export function formatBytes(n) {

@@ -1,5 +1,5 @@
 // message_view.js - how one message looks. A view is made for a node of a conversation (tree.js) and shows no other.
-import { button, copyButton, el, formatNumber, iconButton, setText } from './dom.js';
+import { button, composes, copyButton, el, formatNumber, iconButton, setText } from './dom.js';
 import { Markdown, showMarkdown } from './markdown.js';
 
 function prettyJson(text) {
@@ -28,10 +28,10 @@ export class UserView {
 		this.message = node;
 		this.actions = actions;
 		this.bubble = el('div', { class: 'bubble', dir: 'auto' }, node.text);
+		this.editButton = iconButton('edit', 'Edit the message', () => this.edit());
 		this.bar = el('div', { class: 'bar' }, branchBar(branch),
-			copyButton('Copy the message', () => node.text),
-			iconButton('edit', 'Edit the message', () => this.edit()),
-				iconButton('delete', 'Delete from here on', actions.onDelete));
+			copyButton('Copy the message', () => node.text), this.editButton,
+			iconButton('delete', 'Delete from here on', actions.onDelete));
 		this.node = el('article', { class: 'message user', 'aria-label': 'You' }, this.bubble, this.bar);
 	}
 
@@ -40,6 +40,7 @@ export class UserView {
 		const done = () => {
 			form.replaceWith(this.bubble);
 			this.bar.hidden = false;
+			this.editButton.focus();
 		};
 		const send = () => {
 			const text = area.value.trim();
@@ -52,10 +53,12 @@ export class UserView {
 				button('Send as a new branch', send, { class: 'primary' })));
 		area.value = this.message.text;
 		area.addEventListener('keydown', (e) => {
+			if (composes(e))
+				return;
 			if (e.key === 'Escape') {
 				e.stopPropagation();
 				done();
-			} else if (e.key === 'Enter' && !e.shiftKey && !e.isComposing) {
+			} else if (e.key === 'Enter' && !e.shiftKey) {
 				e.preventDefault();
 				send();
 			}
@@ -180,7 +183,7 @@ export class AnswerView {
 	finish() {
 		const m = this.message, words = [];
 		if (m.problem)
-			words.push(el('div', { class: 'error', role: 'alert' }, el('p', {}, m.problem),
+			words.push(el('div', { class: 'error' }, el('p', {}, m.problem),
 				button('Try again', this.actions.onAgain)));
 		else if (ENDS[m.end])
 			words.push(el('p', { class: 'note' }, ENDS[m.end]));

@@ -4,12 +4,19 @@
 const DATABASE = 'od-moe', CHATS = 'chats', TITLES = 'titles';
 const SETTINGS = 'od-moe.settings', PART = 'od-moe.part';
 
+const others = 'BroadcastChannel' in globalThis ? new BroadcastChannel(DATABASE) : null; // other tabs with this page
+
 let onProblem = () => {};
 let opened = null;
 const memory = new Map(); // conversations, where there is no database
 
 export function onStoreProblem(f) {
 	onProblem = f;
+}
+
+// f(id): another tab has changed a conversation.
+export function onOtherTab(f) {
+	others?.addEventListener('message', (e) => f(e.data));
 }
 
 function finished(request) {
@@ -40,7 +47,12 @@ function open() {
 				request.result.createObjectStore(TITLES, { keyPath: 'id' });
 			};
 			request.onsuccess = () => resolve(request.result);
-			request.onerror = request.onblocked = none;
+			request.onerror = request.onblocked = () => {
+				none();
+				if (request.error?.name === 'VersionError')
+					onProblem('A later version of this page keeps conversations in this browser, which this one cannot read: ' +
+						'it keeps none.');
+			};
 		} catch {
 			none();
 		}
@@ -53,17 +65,17 @@ export async function listChats() {
 	const db = await open();
 	const titles = db === null ? [...memory.values()] :
 		await finished(db.transaction(TITLES).objectStore(TITLES).getAll());
-	return titles.sort((a, b) => b.updated - a.updated);
+	return titles.filter((t) => typeof t.title === 'string').sort((a, b) => b.updated - a.updated);
 }
 
 export async function loadChat(id) {
 	const db = await open();
 	const chat = db === null ? memory.get(id) : await finished(db.transaction(CHATS).objectStore(CHATS).get(id));
-	return chat ?? null;
+	return Array.isArray(chat?.nodes) && chat.nodes[0]?.role === 'root' ? chat : null;
 }
 
-// False: it could not be kept, and onProblem has said why.
-export async function saveChat(chat) {
+// False: it could not be kept, and onProblem has said why. Other tabs hear of it unless it is only a part of an answer.
+export async function saveChat(chat, isPart = false) {
 	const db = await open();
 	if (db === null) {
 		memory.set(chat.id, chat);
@@ -75,6 +87,8 @@ export async function saveChat(chat) {
 		t.objectStore(TITLES).put({ id: chat.id, title: chat.title, updated: chat.updated });
 		await ended(t);
 		onProblem('');
+		if (!isPart)
+			others?.postMessage(chat.id);
 		return true;
 	} catch (e) {
 		onProblem(e?.name === 'QuotaExceededError' ?
@@ -93,6 +107,7 @@ export async function deleteChat(id) {
 	t.objectStore(CHATS).delete(id);
 	t.objectStore(TITLES).delete(id);
 	await ended(t);
+	others?.postMessage(id);
 }
 
 // What has come of an answer when its page is closed: a database is too slow then. part has the id of the conversation,
