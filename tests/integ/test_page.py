@@ -205,6 +205,7 @@ def events_show_what_steps_did():
     assert kind == "state" and first.keys() == state(s).keys()
     ids = {m["id"] for m in first["machines"] if m["role"] == "worker"}
     assert len(ids) == 3 and [m["role"] for m in first["machines"]].count("shadow") == 1, first
+    assert first["machines"][0]["role"] == "main" and first["machines"][0]["counters"] == {}  # the workers load, not main
     writer = Writer(s)
     seen = []
     while not (sum(x["drafted"] for x in seen) and sum(len(x["shadow"]) for x in seen) and sum(r[8] for x in seen for r in x["workers"])

@@ -150,7 +150,8 @@ static json_t *main_json(const struct odm_app *app, const struct odm_engine *e, 
 	};
 	const struct od_config *c = e != NULL ? od_pack_config(odm_engine_pack(e)) : NULL;
 	const int64_t experts = c != NULL ? (int64_t)c->n_moe * c->n_experts : -1;
-	const bool keeps = e != NULL && strcmp(app->mode, "cluster") != 0;
+	const bool loads = strcmp(app->mode, "cluster") != 0; /* else main's counters are sums over the workers */
+	const bool keeps = e != NULL && loads;
 	char host[64] = "";
 
 	gethostname(host, sizeof(host) - 1);
@@ -159,8 +160,9 @@ static json_t *main_json(const struct odm_app *app, const struct odm_engine *e, 
 			 e != NULL && t->problem[0] == '\0' ? "serving" : "connecting", "memory_bytes",
 			 (json_int_t)od_rss_bytes(), "memory_peak_bytes", (json_int_t)od_peak_rss_bytes(), "holds",
 			 holds_json(experts, keeps ? (int64_t)odm_engine_kept_experts(e) : -1, -1), "layers",
-			 "precision", "", "counters", named_json(table, sizeof(table) / sizeof(table[0]), r->c),
-			 "problem", t->problem, "remedy", t->remedy);
+			 "precision", "", "counters",
+			 loads ? named_json(table, sizeof(table) / sizeof(table[0]), r->c) : json_object(), "problem",
+			 t->problem, "remedy", t->remedy);
 }
 
 static json_t *daemon_json(const struct odm_machine *m)
