@@ -311,7 +311,8 @@ def test_failures_are_said_in_words():
 
     s = site({"busy": once_busy, "broken": [("text", "A part of"), ("wait", seen), ("break",)], "fails": [("text", "Some"), ("error", "a worker was lost")],
               "long": [("text", "cut"), ("finish", "length")], "refused": ("status", 400, "temperature: expected 0 to 2, found 9", {}),
-              "odd": [("raw", b"data: {not json}\n\n")], "empty": [], "null": [("raw", b"data: null\n\n")]})
+              "odd": [("raw", b"data: {not json}\n\n")], "empty": [], "null": [("raw", b"data: null\n\n")],
+              "huge": ("status", 413, "", {})})
     page = open_chat(s)
 
     def ask(text, answers, *words):
@@ -336,9 +337,10 @@ def test_failures_are_said_in_words():
     ask("odd", 6, "not JSON")
     ask("empty", 7, "empty")
     ask("null", 8, "no chunk")
+    ask("huge", 9, "too long for the server", "begin a new conversation")
     s.stop()
-    ask("gone", 9, "cannot be reached")
-    page.expect_clean(s.url, allow=("429", "400", "ERR_"))
+    ask("gone", 10, "cannot be reached")
+    page.expect_clean(s.url, allow=("429", "400", "413", "ERR_"))
 
 
 @test
@@ -571,7 +573,7 @@ def test_another_tab_does_not_lose_what_this_one_wrote():
     page = open_chat(s)
     say(page, "first")
     ended(page)
-    target = page.browser.call("Target.createTarget", url=page.evaluate("location.href"), browserContextId=page.context)["targetId"]
+    target = page.browser.call("Target.createTarget", url=page.evaluate("location.href"), browserContextId=page.context, background=True)["targetId"]
     session = page.browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
 
     def there(expression):
@@ -654,6 +656,20 @@ def test_a_server_that_starts_again_with_another_model():
     page.wait_text("You said: Hello", "#messages")
     assert second.asked[0]["model"] == "another-model"
     page.expect_clean(first.url, allow=("ERR_",))
+
+@test
+def test_a_narrow_screen():
+    s = site()
+    page = open_chat(s, width=320, height=640, mobile=True)
+    assert page.evaluate("document.documentElement.scrollWidth") == page.evaluate("innerWidth") == 320
+    focus = "document.activeElement.id + document.querySelector('#main').inert"
+    for closes in lambda: page.press("Escape"), lambda: page.evaluate("document.querySelector('#shade').click()"):
+        page.click("#menu")
+        page.wait(f"{focus} === 'new-chattrue'")
+        check_accessible(page)
+        closes()
+        page.wait(f"{focus} === 'menufalse'")
+    page.expect_clean(s.url)
 
 @test
 def test_colours_can_be_chosen():

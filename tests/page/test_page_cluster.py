@@ -267,5 +267,20 @@ def test_chat_and_cluster_at_once():
     page.expect_clean(s.url)
 
 
+@test
+def test_colours_stay_apart_where_the_system_forces_its_own():
+    s, c = three_hosts()
+    page = open_cluster(s)
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "forced-colors", "value": "active"}])
+    page.evaluate("dispatchEvent(new Event('themechange'))")
+    s.push("steps", {"steps": [c.next_step() for _ in range(2)]})
+    page.wait("document.querySelector('#timeline-canvas').getAttribute('aria-label').includes('The last 2 steps')")
+    assert page.evaluate("""(() => { const c = document.querySelector('#timeline-canvas'), seen = new Map();
+        const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height);
+        for (let i = 0; i < data.length; i += 4)
+            if (data[i + 3] === 255) { const k = data.slice(i, i + 3).join(); seen.set(k, (seen.get(k) ?? 0) + 1); }
+        return [...seen.values()].filter((n) => n > 50).length; })()""") >= 6
+
+
 if __name__ == "__main__":
     run_tests()

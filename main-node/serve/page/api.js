@@ -97,6 +97,9 @@ async function failure(response) {
 	case 401:
 	case 403:
 		return new ApiError('key', `The server does not accept this API key. ${said}`.trim());
+	case 413:
+		return new ApiError('refused',
+			`${said || 'This is too long for the server.'} Shorten the message, or begin a new conversation.`);
 	case 429:
 		return new ApiError('busy',
 			`${said || 'The server has too much to do.'}${after > 0 ? ` Try again in ${after} s.` : ''}`,

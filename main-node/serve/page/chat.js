@@ -467,7 +467,7 @@ function onSubmit(e) {
 function fitPrompt() {
 	const p = $('prompt');
 	p.style.height = 'auto';
-	p.style.height = `${p.scrollHeight}px`;
+	p.style.height = `${p.scrollHeight + p.offsetHeight - p.clientHeight}px`; // with its border: else it scrolls
 	showButtons();
 }
 

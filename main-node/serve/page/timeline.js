@@ -57,6 +57,7 @@ export class Timeline {
 	// light-dark() is resolved where a colour is used, not where it is declared.
 	readColours() {
 		const probe = el('span', { hidden: true });
+		probe.style.forcedColorAdjust = 'none'; // else all are the same in a mode of high contrast
 		document.body.append(probe);
 		this.colour = {};
 		for (const name of COLOURS) {
