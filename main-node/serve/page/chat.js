@@ -130,6 +130,7 @@ async function answer(parent) {
 	showChat();
 	announce('The answer begins.');
 	await saveChat(of, true);
+	refreshList();
 	await a.run();
 	if (running.get(of.id) === a) { // else a later answer has taken its place
 		running.delete(of.id);
