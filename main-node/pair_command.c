@@ -138,10 +138,10 @@ static int parse(struct pairing *p, int argc, char **argv, struct od_err *err)
 	if (!p->help)
 		return odm_pair_child_find(&p->pack, model, err);
 	printf("Usage: od-main pair [--hosts N] [--enable] [MODEL]\n"
-	       "Shows six words; od-worker join and od-shadow join with these words make a machine a member of this "
-	       "main's cluster: keys are exchanged, and hosts.txt is written. Ends after five minutes, with N hosts, at "
-	       "Enter, or after three attempts with wrong words. MODEL (hf://org/name, for example) is fetched meanwhile "
-	       "by od-pack.\n");
+	       "Shows six words; od-worker join and od-shadow join with these words make a machine a member of\n"
+	       "this main's cluster: keys are exchanged, and hosts.txt is written. Ends after five minutes, with N\n"
+	       "hosts, at Enter, or after three attempts with wrong words. MODEL (hf://org/name, for example) is\n"
+	       "fetched meanwhile by od-pack.\n");
 	od_args_help(stdout, table, n);
 	return OD_OK;
 }

@@ -58,8 +58,8 @@ static int parse(struct join *j, int argc, char **argv, struct od_err *err)
 	if (!j->help)
 		return od_pair_words_read(j->words, &j->where, (char **)given, n_given, err);
 	printf("Usage: %s join [--enable] WORDS [ADDRESS]\n"
-	       "Makes this machine a %s of the main whose od-main pair shows these six words. It is looked for in this "
-	       "machine's networks, or at ADDRESS.\n",
+	       "Makes this machine a %s of the main whose od-main pair shows these six words. Main is looked for\n"
+	       "in this machine's networks, or at ADDRESS.\n",
 	       j->program, od_node_names[j->role]);
 	od_args_help(stdout, table, n);
 	return OD_OK;
