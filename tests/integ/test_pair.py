@@ -92,8 +92,8 @@ class Main:
     def wrong(self):
         return self.words[:5] + [WORD if self.words[5] != WORD else "abacus"]
 
-    def await_line(self, text):
-        while text not in self.said:
+    def await_line(self, pattern):
+        while not re.search(pattern, self.said):
             line = self.p.stdout.readline()
             assert line, self.said
             self.said += line
@@ -214,13 +214,18 @@ def six_words_make_a_cluster():
     assert f"no pack here: pulls its share from main, {NET}.1, and keeps it in" in logs[1], logs[1]
 
 
+def who(number):
+    """A host as main names it; main does not know it if it is slower than the connection's end (docs/PROTOCOL.md, "Keys")."""
+    return rf"({re.escape(NET)}\.{number}|an unknown address)"
+
+
 @test
 def wrong_words_and_strangers():
     main = Main()
     right, wrong = folder(), folder()
     join("w0", *main.wrong(), keys=wrong, status=1, says=["not the words that main shows", "2 more tries"])
     assert not os.path.exists(wrong)
-    main.await_line(f"wrong words from {NET}.11: 2 more tries")
+    main.await_line(f"wrong words from {who(11)}: 2 more tries")
     # Who says nothing, or nonsense, is no attempt.
     probe = ("import socket,sys,time\n"
              "a = [socket.create_connection((sys.argv[1], 5703)) for _ in range(6)]\n"
@@ -240,7 +245,7 @@ def wrong_words_and_strangers():
     join("w1", *main.wrong(), keys=wrong, status=1, says="not the words that main shows")
     said = main.end(status=1, enter="")
     assert "::ffff:" not in said, said
-    assert f"ended after 3 attempts with wrong words, from {NET}.11, {NET}.12 and {NET}.12" in said, said
+    assert re.search(f"ended after 3 attempts with wrong words, from {who(11)}, {who(12)} and {who(12)}", said), said
     assert not os.path.exists(wrong) and len(main.hosts()) == 1
     join("w1", *main.words, f"{NET}.1", keys=wrong, status=1, says=[f"nothing answers at {NET}.1", "od-main pair", "firewall"])
     assert not os.path.exists(wrong)
