@@ -101,7 +101,7 @@ clients: programs
 
 # The page that od-main serves, in headless Chromium: a minute. fuzz-page gives its parsers hostile texts for SECONDS; SEED=n: others.
 .PHONY: check-page fuzz-page
-check-page:
+check-page: programs
 	@deploy/install-deps.sh chromium cmark-gfm
 	@B=$(B) tests/run.sh --page
 fuzz-page:
