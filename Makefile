@@ -46,7 +46,7 @@ all: programs
 
 # Each rules.mk adds to these: what an archive is made of, and what is built. Archives follow each other in this order when a program is
 # linked, and take from those behind them.
-LIBRARIES := libodb libodm libodt libodp libods libodw libod
+LIBRARIES := libodb libodpl libodm libodt libodp libods libodw libod
 ARCHIVES := $(LIBRARIES:%=$(B)/%.a)
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 PROGRAMS :=

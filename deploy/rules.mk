@@ -4,6 +4,9 @@ include deploy/packages.mk
 libodp_SRCS := deploy/model_list.c deploy/rate.c $(addprefix deploy/hub/,git_sum.c gguf_begin.c hub_choose.c hub_fetch.c hub_file.c hub_http.c hub_listing.c hub_name.c \
 	hub_repo.c hub_token.c)
 
+# What the planner and the simulator are: od-plan, and od-bench. They use main's and the worker's own code.
+libodpl_SRCS := $(addprefix deploy/plan/,plan_machine.c)
+
 PROGRAMS += od-pack
 od-pack_SRCS := deploy/od_pack.c
 od-pack_USES := libodp

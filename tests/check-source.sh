@@ -27,6 +27,7 @@ layer common/daemon 'common/base/ common/net/ common/compute/'
 layer common/residency 'common/base/ common/compute/ common/model/ common/pack/'
 layer common/predict 'common/base/ common/compute/ common/model/'
 layer deploy/hub 'common/'
+layer deploy/plan 'common/ main-node/ worker-node/'
 layer main-node 'common/'
 layer main-node/step 'common/'
 layer main-node/predict 'common/ main-node/step/'
@@ -49,6 +50,10 @@ layer worker-node/pull 'common/'
 # od-chat is a program of its own: od-main knows nothing of it.
 while read -r hit; do complain "only od-chat may include main-node/terminal: $hit"; done < <(
 	sources main-node ':!main-node/terminal' | xargs -r grep -nE '#include "main-node/terminal/')
+
+# The planner drives the daemons' own code; nothing else that is deployed beside them does.
+while read -r hit; do complain "only deploy/plan may include a daemon's headers: $hit"; done < <(
+	sources deploy ':!deploy/plan' | xargs -r grep -nE '#include "(main-node|shadow-node|worker-node|tests)/')
 
 # What only tests need is not in common/: rules.mk there list all that is compiled.
 while read -r file; do complain "common/ has $file, which no rules.mk there lists: what only tests build belongs to tests/"; done < <(

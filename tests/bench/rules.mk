@@ -1,7 +1,7 @@
 # od-bench: every figure we publish. A subcommand is one bench_<name>.c in a room and a line in od_bench.c's table.
 PROGRAMS += od-bench
 od-bench_SRCS := tests/bench/od_bench.c
-od-bench_USES := libodb libodm libods libodw
+od-bench_USES := libodb libodpl libodm libods libodw
 
 libodb_SRCS := tests/bench/bench_list.c
 

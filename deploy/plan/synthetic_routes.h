@@ -1,0 +1,31 @@
+/* synthetic_routes.h - routes, predictions and draft tokens drawn by a seed, where nothing is recorded.
+ *
+ * An expert's logit at a layer is its popularity there, plus a part of its logit at the token before (locality), plus a
+ * new part; the top-k are used. The shadow's logits are main's with noise, as much as gives the recall that is asked
+ * for. A draft token is right with the probability that is asked for; wrong ones have smaller margins.
+ * Thread: one at a time. Owner: odp_synthetic_new's caller. */
+#ifndef ODP_SYNTHETIC_ROUTES_H
+#define ODP_SYNTHETIC_ROUTES_H
+
+#include "deploy/plan/routes.h"
+
+struct odp_synthetic_opts {
+	uint32_t n_moe, n_experts, top_k;
+	uint64_t seed;
+	double skew; /* standard deviation of popularities, in that of what is new in a logit */
+	double locality; /* 0 to below 1: correlation of a logit with that of the token before */
+	double recall; /* share of the used experts that the shadow predicts, 0 to 1 */
+	double draft_right; /* probability that a token the shadow assumes is main's */
+};
+
+/* Fills in skew, locality, recall and draft_right as measured. */
+void odp_synthetic_defaults(struct odp_synthetic_opts *o);
+
+struct odp_synthetic;
+
+/* *out is NULL unless OD_OK. */
+OD_MUST_CHECK int odp_synthetic_new(struct odp_synthetic **out, const struct odp_synthetic_opts *o, struct od_err *err);
+void odp_synthetic_free(struct odp_synthetic *s); /* NULL ok */
+struct odp_routes odp_synthetic_routes(struct odp_synthetic *s); /* borrows s */
+
+#endif
