@@ -5,7 +5,8 @@ libodp_SRCS := deploy/model_list.c deploy/rate.c $(addprefix deploy/hub/,git_sum
 	hub_repo.c hub_token.c)
 
 # What the planner and the simulator are: od-plan, and od-bench. They use main's and the worker's own code.
-libodpl_SRCS := $(addprefix deploy/plan/,plan_machine.c)
+libodpl_SRCS := $(addprefix deploy/plan/,plan_machine.c sim.c sim_clock.c sim_deal.c sim_engine.c sim_layer.c sim_shadow.c sim_trace.c \
+	sim_worker.c synthetic_routes.c)
 
 PROGRAMS += od-pack
 od-pack_SRCS := deploy/od_pack.c

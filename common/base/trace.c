@@ -76,36 +76,69 @@ static void name_thread(void)
 	fputs("\"}}", file);
 }
 
+/* All of an event but its end. */
+static void put_span(const char *what, uint64_t begin_ns, uint64_t end_ns, int pid, int tid, int64_t step, int64_t m,
+		     int64_t expert)
+{
+	const struct {
+		const char *key;
+		int64_t value;
+	} arg[] = { { "step", step }, { "m", m }, { "expert", expert } };
+	const char *comma = "";
+
+	separate();
+	fprintf(file, "{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{", what,
+		(double)begin_ns * 1e-3, (double)(end_ns - begin_ns) * 1e-3, pid, tid);
+	for (size_t i = 0; i < sizeof(arg) / sizeof(arg[0]); i++) {
+		if (arg[i].value < 0)
+			continue;
+		fprintf(file, "%s\"%s\":%" PRId64, comma, arg[i].key, arg[i].value);
+		comma = ",";
+	}
+}
+
 void od_trace_span(const char *what, uint64_t begin_ns, int64_t step, int64_t m, int64_t expert)
 {
 	uint64_t end_ns = od_now_ns();
-	const char *comma = "";
 	char buf[256];
 	const struct od_log_field about = od_log_about_field(buf, sizeof(buf));
 
 	pthread_mutex_lock(&lock);
 	if (file != NULL) {
 		name_thread();
-		separate();
-		fprintf(file, "{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{",
-			what, (double)begin_ns * 1e-3, (double)(end_ns - begin_ns) * 1e-3, getpid(), thread_id());
-		if (step >= 0) {
-			fprintf(file, "\"step\":%" PRId64, step);
-			comma = ",";
-		}
-		if (m >= 0) {
-			fprintf(file, "%s\"m\":%" PRId64, comma, m);
-			comma = ",";
-		}
-		if (expert >= 0) {
-			fprintf(file, "%s\"expert\":%" PRId64, comma, expert);
-			comma = ",";
-		}
+		put_span(what, begin_ns, end_ns, getpid(), thread_id(), step, m, expert);
 		if (about.key != NULL) {
-			fprintf(file, "%s\"%s\":\"", comma, about.key);
+			fprintf(file, "%s\"%s\":\"", step >= 0 || m >= 0 || expert >= 0 ? "," : "", about.key);
 			put_name(about.text);
 			fputc('"', file);
 		}
+		fputs("}}", file);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+void od_trace_name(int pid, int tid, const char *process, const char *thread)
+{
+	pthread_mutex_lock(&lock);
+	if (file != NULL) {
+		separate();
+		fprintf(file, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"", pid);
+		put_name(process);
+		fprintf(file,
+			"\"}},\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"",
+			pid, tid);
+		put_name(thread);
+		fputs("\"}}", file);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+void od_trace_add(const char *what, uint64_t begin_ns, uint64_t end_ns, int pid, int tid, int64_t step, int64_t m,
+		  int64_t expert)
+{
+	pthread_mutex_lock(&lock);
+	if (file != NULL) {
+		put_span(what, begin_ns, end_ns, pid, tid, step, m, expert);
 		fputs("}}", file);
 	}
 	pthread_mutex_unlock(&lock);

@@ -25,6 +25,12 @@ int od_trace_close(struct od_err *err);
  * too. */
 void od_trace_span(const char *what, uint64_t begin_ns, int64_t step, int64_t m, int64_t expert);
 
+/* A process of a simulation, which has a clock and numbers of its own: its names in the viewer, each once, then its
+ * spans. */
+void od_trace_name(int pid, int tid, const char *process, const char *thread);
+void od_trace_add(const char *what, uint64_t begin_ns, uint64_t end_ns, int pid, int tid, int64_t step, int64_t m,
+		  int64_t expert);
+
 /* Begins a span: the current time when a trace is open, else 0. */
 static inline uint64_t od_trace_begin(void)
 {

@@ -19,14 +19,15 @@ struct odp_routes {
 	void *arg;
 	/* Main's token at the position. */
 	int32_t (*token)(void *arg, uint32_t text, uint32_t position);
-	/* The token that a shadow running ahead assumes there, with its margin; -1: it does not run ahead. NULL: never
-	 * ahead. */
+	/* The token that a shadow running ahead assumes there if it was right so far, with its margin. NULL: it never
+	 * runs ahead. */
 	int32_t (*guess)(void *arg, uint32_t text, uint32_t position, float *margin);
-	/* The experts [top_k] that the row uses. *probability [n_experts]: of main's router; NULL: not known. */
-	void (*used)(void *arg, uint32_t text, uint32_t position, uint32_t m, uint16_t *expert,
+	/* The experts [top_k] that a row with this token uses. *probability [n_experts]: of main's router; NULL: not
+	 * known. */
+	void (*used)(void *arg, uint32_t text, uint32_t position, int32_t token, uint32_t m, uint16_t *expert,
 		     const float **probability);
-	/* The shadow's prediction for a row. right: it assumes main's token; else another one. NULL: no shadow. */
-	void (*predict)(void *arg, uint32_t text, uint32_t position, uint32_t m, bool right, struct odp_view *view);
+	/* The shadow's prediction for a row with this token. NULL: there is no shadow. */
+	void (*predict)(void *arg, uint32_t text, uint32_t position, int32_t token, uint32_t m, struct odp_view *view);
 };
 
 #endif

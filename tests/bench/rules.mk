@@ -20,7 +20,7 @@ libodb_SRCS += $(addprefix tests/bench/live/,ablate_plan.c bench_ablate.c bench_
 
 # sim: clusters and caches in virtual time, with rules that nothing but od-bench has.
 libodb_SRCS += $(addprefix tests/bench/sim/,bench_cache.c cache_budget.c cache_replay.c cache_routes.c cache_rule.c cache_state.c \
-	planner.c pool_policy.c rank_dispatch.c rank_list.c recall_served.c recall_tape.c route_file.c selection.c served_sim.c)
+	planner.c pool_policy.c rank_dispatch.c rank_list.c recall_served.c recall_tape.c route_file.c selection.c served_cluster.c served_trace.c)
 
 # report: tables; draw_plots.py draws pictures of them. synth: models of any size.
 libodb_SRCS += $(addprefix tests/bench/report/,ablate_report.c ablate_summary.c bench_stats.c bench_table.c \

@@ -144,18 +144,20 @@ static int write_dump(struct recall_hand *h, struct od_err *err)
 }
 
 /* The prompt on the simulated clusters. */
-static void simulate(struct recall_hand *h, size_t prompt, const struct recall_recording *rec)
+static int simulate(struct recall_hand *h, size_t prompt, const struct recall_recording *rec, struct od_err *err)
 {
 	struct crew *w = h->crew;
+	int rc = OD_OK;
 
-	for (size_t i = 0; i < w->run->configs->n; i++) {
+	for (size_t i = 0; rc == OD_OK && i < w->run->configs->n; i++) {
 		struct served_trace t;
 
 		if (w->rival[i] != NULL)
 			continue;
 		t = recall_tape_trace(&h->tape[i], rec, od_pack_config(w->run->pack));
-		recall_served_run(&w->run->served, i, prompt, &t);
+		rc = recall_served_run(&w->run->served, i, prompt, &t, err);
 	}
+	return rc;
 }
 
 /* Does the work that goes from prompt to prompt in order: the rivals, the simulated clusters, and the dump. */
@@ -173,7 +175,7 @@ static int in_order(struct recall_hand *h, size_t prompt, struct recall_recordin
 		recall_progress_done(&w->progress, 1);
 	}
 	if (rc == OD_OK && h->tape != NULL)
-		simulate(h, prompt, rec);
+		rc = simulate(h, prompt, rec, err);
 	if (rc == OD_OK)
 		rc = write_dump(h, err);
 	if (rc == OD_OK)

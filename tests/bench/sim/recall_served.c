@@ -83,6 +83,17 @@ static uint64_t ns(double ms)
 	return (uint64_t)(ms * OD_NS_PER_MS);
 }
 
+static int open_sim(struct odp_sim **out, const struct served_params *p, struct od_err *err)
+{
+	struct served_cluster c;
+	int rc = served_cluster_init(&c, p, err);
+
+	if (rc == OD_OK)
+		rc = odp_sim_new(out, &c.cluster, &c.model, &c.opts, err);
+	served_cluster_fini(&c);
+	return rc;
+}
+
 static int open_sims(struct recall_served *s, const struct recall_configs *configs, struct od_err *err)
 {
 	int rc = OD_OK;
@@ -95,7 +106,7 @@ static int open_sims(struct recall_served *s, const struct recall_configs *confi
 				p.align_kv = configs->config[c].align.kv;
 				p.early = s->way[w].early;
 				p.hedge = s->way[w].hedge;
-				rc = served_sim_new(&s->sim[c * s->n_ways + w], &p, err);
+				rc = open_sim(&s->sim[c * s->n_ways + w], &p, err);
 			}
 	}
 	return rc;
@@ -125,7 +136,7 @@ int recall_served_init(struct recall_served *s, const struct recall_served_opts 
 	if (rc != OD_OK)
 		return rc;
 	s->params.load_ns = (uint64_t)(o->load * (double)served_window_ns(&s->params, 1));
-	s->sim = calloc(s->n_configs * s->n_ways, sizeof(struct served_sim *));
+	s->sim = calloc(s->n_configs * s->n_ways, sizeof(struct odp_sim *));
 	s->result = calloc(s->n_configs * s->n_ways * n_prompts, sizeof(*s->result));
 	if (s->sim == NULL || s->result == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "simulations of %zu configurations", s->n_configs);
@@ -140,28 +151,33 @@ void recall_served_fini(struct recall_served *s)
 {
 	if (s->sim != NULL)
 		for (size_t i = 0; i < s->n_configs * s->n_ways; i++)
-			served_sim_free(s->sim[i]);
+			odp_sim_free(s->sim[i]);
 	free(s->sim);
 	free(s->result);
 	*s = (struct recall_served){ 0 };
 }
 
-static struct served_result *result_of(const struct recall_served *s, size_t config, size_t way)
+static struct odp_sim_figures *result_of(const struct recall_served *s, size_t config, size_t way)
 {
 	return s->result + (config * s->n_ways + way) * s->n_prompts;
 }
 
-void recall_served_run(struct recall_served *s, size_t config, size_t prompt, const struct served_trace *t)
+int recall_served_run(struct recall_served *s, size_t config, size_t prompt, struct served_trace *t, struct od_err *err)
 {
-	for (size_t w = 0; w < s->n_ways; w++)
-		served_sim_run(s->sim[config * s->n_ways + w], t, result_of(s, config, w) + prompt);
+	const struct odp_routes routes = served_trace_routes(t);
+	const struct odp_work work = { .n_texts = 1, .tokens = t->n_steps, .routes = &routes };
+	int rc = OD_OK;
+
+	for (size_t w = 0; rc == OD_OK && t->n_steps > 0 && w < s->n_ways; w++)
+		rc = odp_sim_run(s->sim[config * s->n_ways + w], &work, result_of(s, config, w) + prompt, err);
+	return rc;
 }
 
 /* ---- Report ---- */
 
-static struct served_result sum_of(const struct served_result *r, size_t n)
+static struct odp_sim_figures sum_of(const struct odp_sim_figures *r, size_t n)
 {
-	struct served_result s = { 0 };
+	struct odp_sim_figures s = { 0 };
 
 	for (size_t i = 0; i < n; i++) {
 		s.steps += r[i].steps;
@@ -186,7 +202,7 @@ static double share(uint64_t counted, uint64_t whole)
 
 static struct recall_interval served_interval(const struct recall_served *s, size_t config, size_t way)
 {
-	const struct served_result *r = result_of(s, config, way);
+	const struct odp_sim_figures *r = result_of(s, config, way);
 	struct od_recall_cell *cell = calloc(s->n_prompts, sizeof(*cell));
 	struct recall_interval i = { NAN, NAN, NAN };
 
@@ -236,7 +252,7 @@ void recall_served_report(const struct recall_served *s, const struct recall_con
 	for (size_t c = 0; c < s->n_configs; c++) {
 		if (configs->config[c].predictor == NULL)
 			for (size_t w = 0; w < s->n_ways; w++) {
-				const struct served_result x = sum_of(result_of(s, c, w), s->n_prompts);
+				const struct odp_sim_figures x = sum_of(result_of(s, c, w), s->n_prompts);
 				const struct recall_interval i = served_interval(s, c, w);
 
 				od_table_row(t, (struct od_cell[]){

@@ -5,7 +5,7 @@
 
 uint64_t recall_tape_bytes(uint32_t n_moe, uint32_t max_steps)
 {
-	return (uint64_t)max_steps * (n_moe * 2 * sizeof(struct served_view) + sizeof(int32_t));
+	return (uint64_t)max_steps * (n_moe * 2 * sizeof(struct odp_view) + sizeof(int32_t));
 }
 
 int recall_tape_init(struct recall_tape *t, uint32_t n_moe, uint32_t max_steps, struct od_err *err)
@@ -40,7 +40,7 @@ void recall_tape_clear(struct recall_tape *t)
 		t->shadow[i].n = t->ahead[i].n = 0;
 }
 
-static void set_view(struct served_view *v, const struct od_prediction *p)
+static void set_view(struct odp_view *v, const struct od_prediction *p)
 {
 	v->n = (uint16_t)p->n;
 	memcpy(v->expert, p->expert, p->n * sizeof(*v->expert));
@@ -61,7 +61,7 @@ void recall_tape_add(struct recall_tape *t, uint32_t step, const struct od_predi
 
 void recall_tape_any(struct recall_tape *t, uint32_t step, int32_t token)
 {
-	struct served_view *from = t->ahead + (size_t)step * t->n_moe;
+	struct odp_view *from = t->ahead + (size_t)step * t->n_moe;
 
 	if (t->guess[step] < 0 || t->guess[step] == token)
 		return;
@@ -75,6 +75,9 @@ struct served_trace recall_tape_trace(const struct recall_tape *t, const struct 
 	const size_t first = (size_t)rec->n_prompt * cfg->n_moe;
 
 	return (struct served_trace){
+		.n_moe = cfg->n_moe,
+		.n_experts = cfg->n_experts,
+		.top_k = cfg->top_k,
 		.n_steps = rec->n_steps,
 		.token = rec->token + rec->n_prompt,
 		.used = rec->expert + first * cfg->top_k,

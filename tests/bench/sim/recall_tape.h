@@ -1,4 +1,4 @@
-/* recall_tape.h - the predictions of one prompt's decode steps in the form of the cluster simulation (served_sim.h):
+/* recall_tape.h - the predictions of one prompt's decode steps in the form of the cluster simulation (served_trace.h):
  * the shadow's predictions for main's token, and its earlier ones for a guessed token.
  *
  * Thread: its owner's. Owner: recall_tape_init ... recall_tape_fini by the caller. */
@@ -6,13 +6,13 @@
 #define OD_BENCH_RECALL_TAPE_H
 
 #include "tests/bench/live/recall_record.h"
-#include "tests/bench/sim/served_sim.h"
+#include "tests/bench/sim/served_trace.h"
 
 struct recall_tape {
 	uint32_t n_moe, max_steps;
 	int32_t *guess; /* [max_steps]; -1: none */
-	struct served_view *shadow; /* [max_steps][n_moe]; all as in struct served_trace */
-	struct served_view *ahead; /* [max_steps][n_moe] */
+	struct odp_view *shadow; /* [max_steps][n_moe]; all as in struct served_trace */
+	struct odp_view *ahead; /* [max_steps][n_moe] */
 };
 
 OD_MUST_CHECK int recall_tape_init(struct recall_tape *t, uint32_t n_moe, uint32_t max_steps, struct od_err *err);

@@ -1,6 +1,7 @@
 /* The cluster in virtual time, against timelines worked out by hand (OD-MoE Fig. 4 and 5) and against what must hold of
  * any. */
-#include "tests/bench/sim/served_sim.h"
+#include "tests/bench/sim/served_cluster.h"
+#include "tests/bench/sim/served_trace.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -19,7 +20,7 @@
 struct sim_small {
 	int32_t token[MAX_STEPS], guess[MAX_STEPS];
 	uint16_t used[MAX_STEPS * LAYERS];
-	struct served_view shadow[MAX_STEPS * LAYERS], ahead[MAX_STEPS * LAYERS];
+	struct odp_view shadow[MAX_STEPS * LAYERS], ahead[MAX_STEPS * LAYERS];
 	struct served_trace trace;
 	struct served_params params;
 };
@@ -38,7 +39,10 @@ static void small(struct sim_small *s, uint32_t n_steps)
 			    .head_ns = 5,
 			    .load_ns = 25,
 			    .align_kv = 1 },
-		.trace = { .n_steps = n_steps,
+		.trace = { .n_moe = LAYERS,
+			   .n_experts = EXPERTS,
+			   .top_k = 1,
+			   .n_steps = n_steps,
 			   .token = s->token,
 			   .used = s->used,
 			   .shadow = s->shadow,
@@ -47,22 +51,36 @@ static void small(struct sim_small *s, uint32_t n_steps)
 	};
 	for (uint32_t i = 0; i < n_steps * LAYERS; i++) {
 		s->used[i] = (uint16_t)(i % 3);
-		s->shadow[i] = (struct served_view){ .n = 1, .expert = { s->used[i] }, .probability = { 1 } };
-		s->ahead[i] = (struct served_view){ .n = 1, .expert = { 3 }, .probability = { 1 } };
+		s->shadow[i] = (struct odp_view){ .n = 1, .expert = { s->used[i] }, .probability = { 1 } };
+		s->ahead[i] = (struct odp_view){ .n = 1, .expert = { 3 }, .probability = { 1 } };
 	}
 	for (uint32_t i = 0; i < n_steps; i++)
 		s->token[i] = s->guess[i] = (int32_t)(7 + i);
 }
 
-static struct served_result run(struct sim_small *s)
+/* Twice: another prompt follows. */
+static struct odp_sim_figures run_trace(struct served_trace *t, const struct served_params *p, int times)
 {
-	struct served_result r = { 0 };
-	struct served_sim *sim;
+	const struct odp_routes routes = served_trace_routes(t);
+	const struct odp_work work = { .n_texts = 1, .tokens = t->n_steps, .routes = &routes };
+	struct odp_sim_figures f = { 0 };
+	struct served_cluster c;
+	struct odp_sim *sim;
 	struct od_err err;
 
-	assert_int_equal(served_sim_new(&sim, &s->params, &err), OD_OK);
-	served_sim_run(sim, &s->trace, &r);
-	served_sim_free(sim);
+	assert_int_equal(served_cluster_init(&c, p, &err), OD_OK);
+	assert_int_equal(odp_sim_new(&sim, &c.cluster, &c.model, &c.opts, &err), OD_OK);
+	while (times-- > 0)
+		assert_int_equal(odp_sim_run(sim, &work, &f, &err), OD_OK);
+	odp_sim_free(sim);
+	served_cluster_fini(&c);
+	return f;
+}
+
+static struct odp_sim_figures run(struct sim_small *s)
+{
+	struct odp_sim_figures r = run_trace(&s->trace, &s->params, 1);
+
 	assert_int_equal(r.steps, s->trace.n_steps);
 	assert_int_equal(r.uses, s->trace.n_steps * LAYERS);
 	return r;
@@ -73,7 +91,7 @@ static struct served_result run(struct sim_small *s)
  * 99. */
 static void only_the_first_layer_waits(void **state)
 {
-	struct served_result r;
+	struct odp_sim_figures r;
 	struct sim_small s;
 
 	(void)state;
@@ -94,7 +112,7 @@ static void only_the_first_layer_waits(void **state)
  * 75-104, 105. */
 static void a_late_shadow_makes_two_layers_wait(void **state)
 {
-	struct served_result r;
+	struct odp_sim_figures r;
 	struct sim_small s;
 
 	(void)state;
@@ -111,12 +129,13 @@ static void a_late_shadow_makes_two_layers_wait(void **state)
 
 static void without_a_shadow_everything_waits(void **state)
 {
-	struct served_result r;
+	struct odp_sim_figures r;
 	struct sim_small s;
 
 	(void)state;
 	small(&s, 1);
 	s.trace.shadow = NULL;
+	s.params.no_shadow = true;
 	r = run(&s);
 	assert_int_equal(r.ordered, 0);
 	assert_int_equal(r.served, 0);
@@ -128,7 +147,7 @@ static void without_a_shadow_everything_waits(void **state)
  * has spoken there (49) at 53, ... The load for layer 0 takes the slot that is free at 79, and is there at 104. */
 static void running_ahead_the_next_step_waits_for_nothing(void **state)
 {
-	struct served_result r, late;
+	struct odp_sim_figures r, late;
 	struct sim_small s;
 
 	(void)state;
@@ -148,7 +167,7 @@ static void running_ahead_the_next_step_waits_for_nothing(void **state)
  * 108 (load 108-133, main's word at 114) and 112, where it ends the load under way (112-137, word at 153). */
 static void a_wrong_guess_costs_two_loads_and_a_wait(void **state)
 {
-	struct served_result r;
+	struct odp_sim_figures r;
 	struct sim_small s;
 
 	(void)state;
@@ -172,7 +191,7 @@ static void a_wrong_guess_costs_two_loads_and_a_wait(void **state)
  * the guess has PREDICTs at 24, 46, 68 and 90; but main's own token is there at 89, and is another one. */
 static void a_guess_waits_for_keys_and_values(void **state)
 {
-	struct served_result r;
+	struct odp_sim_figures r;
 	struct sim_small s;
 
 	(void)state;
@@ -200,7 +219,7 @@ static void a_guess_waits_for_keys_and_values(void **state)
 /* Wrong at layer 2: its load 39-64 is in vain, the RUN at 69 loads 69-94. */
 static void a_wrong_expert_waits_for_its_load(void **state)
 {
-	struct served_result r;
+	struct odp_sim_figures r;
 	struct sim_small s;
 
 	(void)state;
@@ -250,10 +269,10 @@ struct random_trace {
 	int32_t token[STEPS], guess[STEPS];
 	uint16_t used[STEPS * R_LAYERS * R_K];
 	float probability[STEPS * R_LAYERS * R_EXPERTS];
-	struct served_view shadow[STEPS * R_LAYERS], ahead[STEPS * R_LAYERS];
+	struct odp_view shadow[STEPS * R_LAYERS], ahead[STEPS * R_LAYERS];
 };
 
-static void view_of(const double *logit, struct served_view *v)
+static void view_of(const double *logit, struct odp_view *v)
 {
 	double sum = 0;
 
@@ -278,7 +297,7 @@ static struct random_trace *random_trace(double noise, double wrong_tokens)
 	assert_non_null(t);
 	for (size_t i = 0; i < STEPS * R_LAYERS; i++) {
 		double truth[R_EXPERTS], said[R_EXPERTS], other[R_EXPERTS];
-		struct served_view v;
+		struct odp_view v;
 
 		for (int e = 0; e < R_EXPERTS; e++) {
 			truth[e] = gauss();
@@ -299,23 +318,20 @@ static struct random_trace *random_trace(double noise, double wrong_tokens)
 	return t;
 }
 
-static struct served_result run_random(const struct random_trace *t, const struct served_params *p)
+static struct odp_sim_figures run_random(const struct random_trace *t, const struct served_params *p)
 {
-	const struct served_trace trace = { .n_steps = STEPS,
-					    .token = t->token,
-					    .used = t->used,
-					    .probability = t->probability,
-					    .shadow = t->shadow,
-					    .guess = t->guess,
-					    .ahead = t->ahead };
-	struct served_result r = { 0 };
-	struct served_sim *sim;
-	struct od_err err;
+	struct served_trace trace = { .n_moe = R_LAYERS,
+				      .n_experts = R_EXPERTS,
+				      .top_k = R_K,
+				      .n_steps = STEPS,
+				      .token = t->token,
+				      .used = t->used,
+				      .probability = t->probability,
+				      .shadow = t->shadow,
+				      .guess = t->guess,
+				      .ahead = t->ahead };
+	const struct odp_sim_figures r = run_trace(&trace, p, 2);
 
-	assert_int_equal(served_sim_new(&sim, p, &err), OD_OK);
-	served_sim_run(sim, &trace, &r);
-	served_sim_run(sim, &trace, &r); /* another prompt follows */
-	served_sim_free(sim);
 	assert_int_equal(r.uses, 2 * STEPS * R_LAYERS * R_K);
 	assert_true(r.served <= r.ordered && r.ordered <= r.uses && r.recalled <= r.uses);
 	assert_int_equal(r.used_loads, r.uses); /* no expert is used twice in a row here */
@@ -354,7 +370,7 @@ static void hedges_serve_more_and_keep_to_the_budget(void **state)
 	t = random_trace(0.02, 0.01);
 	for (size_t i = 0; i < 5; i++) {
 		const struct served_params p = random_params(budget[i]);
-		const struct served_result r = run_random(t, &p);
+		const struct odp_sim_figures r = run_random(t, &p);
 
 		assert_true(r.served >= served);
 		served = r.served;
@@ -370,7 +386,7 @@ static void hedges_serve_more_and_keep_to_the_budget(void **state)
 static void without_a_free_slot_nothing_is_hedged(void **state)
 {
 	struct served_params p = random_params(0);
-	struct served_result off, on;
+	struct odp_sim_figures off, on;
 	struct random_trace *t;
 
 	(void)state;
