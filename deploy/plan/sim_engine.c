@@ -11,7 +11,7 @@
 #define SMALL_BYTES 100 /* a message without rows, with what TCP adds */
 #define STEP_ROW_BYTES 20
 
-enum { COMPUTED, WOKEN }; /* events of main: a computation has ended, the last RESULT has come */
+enum { COMPUTED, WOKEN }; /* events of main: a computation has ended; the last RESULT or a text has come */
 
 static void work(struct odp_sim *s);
 
@@ -106,11 +106,16 @@ static void finish(struct odp_sim *s, uint32_t text)
 	take_counts(s, q->sequence);
 }
 
+void odp_engine_wake(struct odp_sim *s)
+{
+	odp_at(s, odp_clock_ns(), EV_MAIN, WOKEN, 0, NULL);
+}
+
 void odp_engine_text(struct odp_sim *s, uint32_t text)
 {
 	s->text[text].phase = TEXT_WAITING;
-	if (s->engine.state == ENGINE_IDLE)
-		work(s);
+	if (s->engine.state == ENGINE_IDLE) /* others may come at the same moment */
+		odp_engine_wake(s);
 }
 
 /* ---- Computing ---- */
@@ -571,16 +576,13 @@ static void end_head(struct odp_sim *s)
 		work(s);
 }
 
-void odp_engine_wake(struct odp_sim *s)
-{
-	odp_at(s, odp_clock_ns(), EV_MAIN, WOKEN, s->engine.call.step, NULL);
-}
-
 void odp_engine_event(struct odp_sim *s, const struct sim_event *e)
 {
 	struct sim_engine *g = &s->engine;
 
-	if (g->state == ENGINE_EXPERTS) {
+	if (g->state == ENGINE_IDLE) {
+		work(s);
+	} else if (g->state == ENGINE_EXPERTS) {
 		if (e->who == COMPUTED)
 			g->computing = false;
 		if (!g->computing && odp_layer_done(s))

@@ -1,0 +1,561 @@
+/* The simulator with machines of any speed, links, several texts, prompts, drafts and caches: against times worked out
+ * by hand, and against a second computation that knows neither events nor the daemons' code. */
+#include "deploy/plan/sim.h"
+#include "deploy/plan/synthetic_routes.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MAX_LAYERS 8
+#define MAX_WORKERS 8
+#define MANY_WORKERS 1000
+#define MS 1e6
+#define GIGA 1e9
+#define ROW 1e6 /* bytes of a row: heads of messages are nothing beside it */
+
+/* A cluster that each test changes: main 1 ms a layer, loads 5 ms, an expert 2 ms with one row; links take no time. */
+struct setting {
+	struct odp_sim_block block[MAX_LAYERS];
+	struct odp_machine worker[MAX_WORKERS];
+	struct odp_busy busy[MAX_WORKERS];
+	struct odp_sim_model model;
+	struct odp_cluster cluster;
+	struct odp_sim_opts opts;
+	struct odp_synthetic_opts routes;
+};
+
+static void set_up(struct setting *s, uint32_t n_layers, uint32_t n_experts, uint32_t top_k, uint32_t n_workers)
+{
+	*s = (struct setting){
+		.model = { .n_layers = n_layers,
+			   .n_moe = n_layers,
+			   .n_experts = n_experts,
+			   .top_k = top_k,
+			   .block = s->block,
+			   .expert_weights = 2 * MS,
+			   .load_bytes = 5 * (uint64_t)MS,
+			   .slot_bytes = 1000,
+			   .row_bytes = ROW },
+		.cluster = { .main = { .name = "main", .speed = GIGA, .many = 4 * GIGA },
+			     .worker = s->worker,
+			     .n_workers = n_workers },
+		.opts = { .max_texts = 16, .prefill_rows = 64, .align_token = 1, .align_kv = 1 },
+		.routes = { .n_moe = n_layers, .n_experts = n_experts, .top_k = top_k, .seed = 1, .recall = 1 },
+	};
+	for (uint32_t i = 0; i < n_layers; i++)
+		s->block[i] = (struct odp_sim_block){ .dense_weights = MS, .state_bytes = 1, .moe = true };
+	for (uint32_t i = 0; i < n_workers; i++)
+		s->worker[i] = (struct odp_machine){
+			.name = "w", .read_rate = GIGA, .speed = GIGA, .many = 4 * GIGA, .slots = 2
+		};
+}
+
+/* The figures of the last of so many runs. */
+static struct odp_sim_figures run_work(struct setting *s, const struct odp_work *shape, int times,
+				       struct odp_busy *busy)
+{
+	struct odp_sim_figures f = { 0 };
+	struct odp_synthetic *synthetic;
+	struct odp_work work = *shape;
+	struct odp_routes routes;
+	struct odp_sim *sim;
+	struct od_err err;
+
+	assert_int_equal(odp_synthetic_new(&synthetic, &s->routes, &err), OD_OK);
+	routes = odp_synthetic_routes(synthetic);
+	work.routes = &routes;
+	assert_int_equal(odp_sim_new(&sim, &s->cluster, &s->model, &s->opts, &err), OD_OK);
+	while (times-- > 0) {
+		f = (struct odp_sim_figures){ .worker = busy };
+		memset(busy, 0, s->cluster.n_workers * sizeof(*busy));
+		assert_int_equal(odp_sim_run(sim, &work, &f, &err), OD_OK);
+	}
+	odp_sim_free(sim);
+	odp_synthetic_free(synthetic);
+	return f;
+}
+
+static struct odp_sim_figures run(struct setting *s, uint32_t texts, uint32_t prompt, uint32_t tokens)
+{
+	const struct odp_work work = { .n_texts = texts, .prompt_tokens = prompt, .tokens = tokens };
+
+	return run_work(s, &work, 1, s->busy);
+}
+
+static void assert_ms(uint64_t ns, double ms)
+{
+	if (fabs((double)ns / MS - ms) > 0.002 * ms)
+		fail_msg("%.4f ms; expected %.4f", (double)ns / MS, ms);
+}
+
+/* ---- By hand ---- */
+
+/* 10^6 bytes at 10^8 a second are 10 ms each way, and half a round trip of 3 ms is added to each: a layer is
+ * 1 + 10 + 1.5 + 5 + 2 + 10 + 1.5. A message is received while it is sent, so it takes its port's time once. */
+static void a_link_is_the_limit(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 2, 1, 1, 1);
+	s.cluster.main.link_rate = 1e8;
+	s.worker[0].link_rate = 1e8;
+	s.worker[0].latency_ns = 3 * MS;
+	f = run(&s, 1, 0, 3);
+	assert_ms(f.total_ns, 3 * 2 * 31.0);
+	assert_ms(f.main.up_ns, 3 * 2 * 10.0);
+	assert_ms(s.busy[0].down_ns, 3 * 2 * 10.0);
+	assert_int_equal(f.run_bytes, 6 * 1000000);
+	assert_int_equal(f.result_bytes, 6 * 1000000);
+	/* The slower of two ports counts. */
+	s.worker[0].link_rate = 1e9;
+	assert_ms(run(&s, 1, 0, 3).total_ns, 3 * 2 * 31.0);
+	s.worker[0].link_rate = 5e7;
+	assert_ms(run(&s, 1, 0, 3).total_ns, 3 * 2 * 51.0);
+}
+
+/* Two workers share main's port: RUNs arrive 10 ms and 20 ms after the router, RESULTs leave at 17 and 27 ms, and the
+ * port takes each in 10 ms: 27, 37. */
+static void main_s_port_is_shared(void **state)
+{
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 1, 2, 2, 2);
+	s.cluster.main.link_rate = 1e8;
+	s.worker[0].link_rate = s.worker[1].link_rate = 1e9;
+	assert_ms(run(&s, 1, 0, 4).total_ns, 4 * (1 + 37.0));
+	/* When both RESULTs leave at once, one waits: with loads of 1 ms and runs of 13 at one, 3 at the other, RESULTs
+	 * leave at 24 ms both. */
+	s.model.load_bytes = (uint64_t)MS;
+	s.model.expert_weights = MS;
+	s.worker[0].speed = 1e9 / 13;
+	s.worker[1].speed = 1e9 / 3;
+	assert_ms(run(&s, 1, 0, 4).total_ns, 4 * (1 + 44.0));
+}
+
+/* A layer waits for the slower worker. */
+static void the_slowest_worker_ends_the_layer(void **state)
+{
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 1, 2, 2, 2);
+	s.worker[1].speed = GIGA / 2;
+	s.worker[0].run_ns = s.worker[1].run_ns = MS / 2;
+	assert_ms(run(&s, 1, 0, 5).total_ns, 5 * (1 + 5 + 0.5 + 4.0));
+	s.worker[0].read_rate = GIGA / 2;
+	assert_ms(run(&s, 1, 0, 5).total_ns, 5 * (1 + 10 + 0.5 + 2.0));
+}
+
+/* Rows share a product's weights: up to 4 rows take as long as one, 8 rows twice as long. The only expert is loaded
+ * once for all. */
+static void texts_share_weights(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 1, 1, 1, 1);
+	s.model.head_weights = 3 * MS;
+	assert_ms(run(&s, 1, 0, 6).total_ns, 6 * (1 + 5 + 2 + 3.0));
+	f = run(&s, 4, 0, 6);
+	assert_ms(f.total_ns, 6 * (1 + 5 + 2 + 3.0));
+	assert_int_equal(f.tokens, 24);
+	assert_int_equal(f.used_loads, 6);
+	f = run(&s, 8, 0, 6);
+	assert_ms(f.total_ns, 6 * (2 + 5 + 4 + 6.0));
+	/* Four at a time: the others wait. */
+	s.opts.max_texts = 4;
+	f = run(&s, 8, 0, 6);
+	assert_ms(f.total_ns, 12 * (1 + 5 + 2 + 3.0));
+	assert_int_equal(f.steps, 12);
+}
+
+/* A prompt of 16 rows: each product takes four times a row's, the head has one row. WANTs are out before the RUN. */
+static void a_prompt_is_a_step_of_many_rows(void **state)
+{
+	const uint64_t later[] = { 0, 500 * (uint64_t)MS };
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 2, 1, 1, 1);
+	s.model.head_weights = 3 * MS;
+	s.block[0].shared_weights = s.block[1].shared_weights = MS;
+	f = run(&s, 1, 16, 0);
+	assert_int_equal(f.prompts, 1);
+	/* The second layer's experts are wanted once the first is routed: loads end at 9 and 14, runs at 17 and 29. */
+	assert_ms(f.ttft_ns, 4 + 5 + 8 + 4 + 8 + 3.0);
+	assert_int_equal(f.total_ns, f.ttft_ns);
+	/* In chunks of 8 rows: twice as many loads, and half the time of each product. */
+	s.opts.prefill_rows = 8;
+	assert_ms(run(&s, 1, 16, 0).ttft_ns, 2 * (2 + 5 + 4 + 2 + 4.0) + 3);
+	/* Two texts, of which the second comes later, are each alone. */
+	s.opts.prefill_rows = 64;
+	f = run_work(&s, &(struct odp_work){ .n_texts = 2, .prompt_tokens = 16, .arrival_ns = later }, 1, s.busy);
+	assert_int_equal(f.prompts, 2);
+	assert_ms(f.ttft_ns, 2 * 32.0);
+	assert_ms(f.most_ttft_ns, 32.0);
+	assert_ms(f.total_ns, 532);
+}
+
+/* The first run loads each expert once, or once on each worker, as long as main has not heard where it is kept; the
+ * second none. */
+static void a_cache_holds_everything(void **state)
+{
+	const struct odp_work work = { .n_texts = 1, .tokens = 50 };
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 3, 4, 2, 2);
+	s.worker[0].cache_bytes = s.worker[1].cache_bytes = 3 * 4 * 1000;
+	f = run_work(&s, &work, 1, s.busy);
+	assert_true(f.used_loads >= 3 * 4 && f.used_loads <= 2 * 3 * 4);
+	assert_int_equal(f.cache_uses, 50 * 3 * 2);
+	assert_int_equal(f.cache_hits, f.cache_uses - f.used_loads);
+	f = run_work(&s, &work, 2, s.busy);
+	assert_int_equal(f.used_loads, 0);
+	assert_int_equal(f.cache_hits, f.cache_uses);
+	assert_int_equal(f.stall_ns, 0);
+	/* One expert on each worker, or both on one. */
+	assert_true(f.total_ns >= 50 * 3 * 3 * (uint64_t)MS && f.total_ns <= 50 * 3 * 5 * (uint64_t)MS);
+	assert_int_equal(s.busy[0].read_ns + s.busy[1].read_ns, 0);
+}
+
+/* A shadow that departs with main: PREDICTs 0.25 ms apart are in time for all layers of 10 ms. */
+static void a_shadow_behind_a_slow_link_is_late(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 4, 1, 1, 2);
+	s.cluster.has_shadow = true;
+	s.cluster.shadow_route_ns = MS / 4;
+	s.cluster.main.speed = 1e8;
+	f = run(&s, 1, 0, 3);
+	assert_int_equal(f.served, 3 * 4);
+	assert_ms(f.total_ns, 3 * 4 * 12.0);
+	/* STEP takes 20 ms, and PREDICT as long: PREDICTs come at 40.25, 40.5, 40.75 and 41. Main's word on layers 0
+	 * and 1 is at 10 and 27, which end at 17 and 34. Layer 2: word at 44, its load is there at 45.75, it ends at
+	 * 47.75. Layer 3: word at 57.75. */
+	s.cluster.shadow.latency_ns = 40 * MS;
+	f = run(&s, 1, 0, 1);
+	assert_int_equal(f.ordered, 2);
+	assert_int_equal(f.served, 1);
+	assert_int_equal(f.stalls, 3);
+	assert_ms(f.stall_ns, 5 + 5 + 1.75);
+	assert_ms(f.total_ns, 59.75);
+}
+
+/* ---- Drafts ---- */
+
+static void draft_setting(struct setting *s, double right)
+{
+	set_up(s, 4, 4, 1, 4);
+	s->cluster.has_shadow = true;
+	s->cluster.shadow_route_ns = MS / 10;
+	s->opts.early = true;
+	s->opts.drafts = ODP_DRAFTS_ON;
+	s->routes.draft_right = right;
+}
+
+/* The shadow is so fast that it is always three tokens ahead: steps of four tokens, but the first. */
+static void right_drafts_give_a_token_a_row(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	draft_setting(&s, 1);
+	s.opts.draft_tokens = 3;
+	f = run(&s, 1, 0, 41);
+	assert_int_equal(f.tokens, 41);
+	assert_int_equal(f.steps, 11);
+	assert_int_equal(f.accepted, f.drafted);
+	assert_int_equal(f.drafted, 30);
+	assert_int_equal(f.uses, 41 * 4);
+	assert_int_equal(f.recalled, f.uses);
+}
+
+static void wrong_drafts_are_undone(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	draft_setting(&s, 0.5);
+	s.opts.draft_tokens = 3;
+	f = run(&s, 2, 0, 40);
+	assert_int_equal(f.tokens, 80);
+	assert_true(f.accepted > 0 && f.drafted > f.accepted);
+	assert_true(f.steps < 40 && f.steps > 15);
+	assert_int_equal(f.uses, 80 * 4);
+	assert_int_equal(f.recalled, f.uses);
+	/* A draft begins behind a token that the shadow was right about. */
+	s.routes.draft_right = 0;
+	f = run(&s, 2, 0, 40);
+	assert_int_equal(f.steps, 40);
+	assert_int_equal(f.drafted, 0);
+}
+
+/* The policy learns what drafts are worth: it drafts when they are mostly right, and stops when they are not. */
+static void the_policy_learns(void **state)
+{
+	struct odp_sim_figures plain, good, bad;
+	struct setting s;
+
+	(void)state;
+	draft_setting(&s, 0.95);
+	good = run(&s, 1, 0, 400);
+	s.routes.draft_right = 0.02;
+	bad = run(&s, 1, 0, 400);
+	s.opts.drafts = ODP_DRAFTS_OFF;
+	plain = run(&s, 1, 0, 400);
+	assert_true((double)good.total_ns < 0.7 * (double)plain.total_ns);
+	assert_true((double)bad.total_ns < 1.15 * (double)plain.total_ns);
+	assert_true(bad.drafted < good.drafted);
+}
+
+/* ---- A second computation ---- */
+
+static uint64_t seed;
+
+static double uniform(void)
+{
+	seed = seed * 6364136223846793005u + 1442695040888963407u;
+	return ((double)(seed >> 11) + 0.5) / 9007199254740992.0;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static double larger(double a, double b)
+{
+	return a > b ? a : b;
+}
+
+/* A layer in which each worker has one expert. RUNs leave main one after the other; RESULTs come in the order in which
+ * their first bytes do. */
+static double layer_ms(const struct setting *s, uint32_t n, uint32_t rows)
+{
+	const double run_ms = rows * ROW / s->cluster.main.link_rate * 1e3;
+	double leaves[MAX_WORKERS][3], at = 0,
+				       last = 0; /* when RESULTs begin, how long their worker's port takes, latency */
+
+	for (uint32_t w = 0; w < n; w++) {
+		const struct odp_machine *m = &s->worker[w];
+		const double way = m->latency_ns / 2 / MS, port = rows * ROW / m->link_rate * 1e3;
+
+		leaves[w][0] =
+			larger(at + port, at + run_ms) + way + (double)s->model.load_bytes / m->read_rate * 1e3 +
+			m->run_ns / MS +
+			larger(s->model.expert_weights / m->speed, s->model.expert_weights * rows / m->many) * 1e3;
+		leaves[w][1] = port;
+		leaves[w][2] = way;
+		at += run_ms;
+	}
+	qsort(leaves, n, sizeof(leaves[0]), by_size);
+	at = 0;
+	for (uint32_t w = 0; w < n; w++) {
+		at = larger(at, leaves[w][0]) + run_ms;
+		last = larger(last, larger(at, leaves[w][0] + leaves[w][1]) + leaves[w][2]);
+	}
+	return larger(s->block[0].dense_weights / s->cluster.main.speed,
+		      s->block[0].dense_weights * rows / s->cluster.main.many) *
+		       1e3 +
+	       last;
+}
+
+/* All experts are used by all rows; loads take so long that no worker is given two. */
+static void random_clusters_without_a_shadow(void **state)
+{
+	(void)state;
+	seed = 5;
+	for (int i = 0; i < 60; i++) {
+		const uint32_t n = 1 + (uint32_t)(uniform() * MAX_WORKERS), layers = 1 + (uint32_t)(uniform() * 4),
+			       texts = 1 + (uint32_t)(uniform() * 8); /* a RUN has 8 of these rows at most */
+		struct setting s;
+
+		set_up(&s, layers, n, n, n);
+		s.cluster.main.link_rate = 1e8 + 1e9 * uniform();
+		s.model.load_bytes = 100 * (uint64_t)MS;
+		for (uint32_t w = 0; w < n; w++) {
+			s.worker[w].speed = (0.5 + uniform()) * GIGA;
+			s.worker[w].many = s.worker[w].speed * (1 + 7 * uniform());
+			s.worker[w].read_rate = (0.9 + 0.2 * uniform()) * GIGA;
+			s.worker[w].link_rate = 2e8 + 1e9 * uniform();
+			s.worker[w].latency_ns = 5 * MS * uniform();
+			s.worker[w].run_ns = MS * uniform();
+		}
+		assert_ms(run(&s, texts, 0, 3).total_ns, 3 * layers * layer_ms(&s, n, texts));
+	}
+}
+
+/* ---- Any cluster ---- */
+
+static void equal_inputs_give_equal_figures(void **state)
+{
+	struct odp_sim_figures a, b;
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 4, 8, 2, 4);
+	s.cluster.has_shadow = s.opts.early = true;
+	s.cluster.shadow_route_ns = MS / 2;
+	s.opts.drafts = ODP_DRAFTS_ON;
+	s.opts.hedge = 0.1;
+	s.routes.recall = 0.9;
+	s.routes.draft_right = 0.7;
+	for (uint32_t w = 0; w < 4; w++) {
+		s.worker[w].link_rate = 1e9;
+		s.worker[w].cache_bytes = 8000;
+	}
+	a = run(&s, 3, 20, 60);
+	b = run(&s, 3, 20, 60);
+	assert_memory_equal(&a, &b, sizeof(a));
+	assert_true(a.served <= a.ordered && a.ordered <= a.uses && a.recalled <= a.uses);
+	assert_true((double)a.recalled > 0.85 * (double)a.uses && (double)a.recalled < 0.95 * (double)a.uses);
+	assert_true(a.hedged > 0);
+	assert_int_equal(a.tokens, 3 * 60);
+	assert_int_equal(a.prompts, 3);
+	s.routes.seed++;
+	b = run(&s, 3, 20, 60);
+	assert_int_not_equal(a.total_ns, b.total_ns);
+}
+
+/* No machine is busy for longer than the run. */
+static void a_thousand_workers(void **state)
+{
+	struct odp_machine *worker = calloc(MANY_WORKERS, sizeof(*worker));
+	struct odp_busy *busy = calloc(MANY_WORKERS, sizeof(*busy));
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	assert_non_null(worker);
+	assert_non_null(busy);
+	set_up(&s, 6, 16, 4, 1);
+	for (int i = 0; i < MANY_WORKERS; i++) {
+		worker[i] = s.worker[0];
+		worker[i].link_rate = 1.25e8;
+		worker[i].latency_ns = MS / 5;
+	}
+	s.cluster.worker = worker;
+	s.cluster.n_workers = MANY_WORKERS;
+	s.cluster.main.link_rate = 1.25e9;
+	s.cluster.has_shadow = true;
+	s.cluster.shadow_route_ns = MS / 2;
+	s.model.row_bytes = 4096;
+	f = run_work(&s, &(struct odp_work){ .n_texts = 16, .tokens = 10 }, 1, busy);
+	assert_int_equal(f.tokens, 160);
+	assert_int_equal(f.uses, 160 * 6 * 4);
+	for (int i = 0; i < MANY_WORKERS; i++)
+		assert_true(busy[i].compute_ns <= f.total_ns && busy[i].read_ns <= f.total_ns &&
+			    busy[i].up_ns <= f.total_ns && busy[i].down_ns <= f.total_ns);
+	free(busy);
+	free(worker);
+}
+
+static size_t count_named(const json_t *events, const char *name)
+{
+	size_t n = 0, i;
+	const json_t *e;
+
+	json_array_foreach((json_t *)events, i, e) n +=
+		strcmp(json_string_value(json_object_get(e, "name")), name) == 0;
+	return n;
+}
+
+/* The names are those of live daemons' traces. */
+static void a_trace_has_what_was_done(void **state)
+{
+	char path[] = "/tmp/plan_trace_XXXXXX";
+	const int fd = mkstemp(path);
+	struct odp_sim_figures f;
+	struct setting s;
+	json_error_t why;
+	json_t *events;
+
+	(void)state;
+	assert_true(fd >= 0);
+	close(fd);
+	set_up(&s, 3, 4, 2, 2);
+	s.cluster.has_shadow = true;
+	s.cluster.shadow_route_ns = MS / 2;
+	s.cluster.main.link_rate = s.worker[0].link_rate = s.worker[1].link_rate = 1e9;
+	s.opts.trace_path = path;
+	f = run(&s, 1, 0, 5);
+	events = json_load_file(path, 0, &why);
+	assert_non_null(events);
+	assert_int_equal(count_named(events, "compute"), f.uses);
+	assert_int_equal(count_named(events, "wait for experts"), 5 * 3);
+	assert_int_equal(count_named(events, "head"), 5);
+	assert_true(count_named(events, "attention, router") >= 2 * 5 * 3 - 3);
+	assert_true(count_named(events, "read") >= 16 * f.used_loads);
+	assert_true(count_named(events, "send RUNs") >= 5 * 3 && count_named(events, "send") >= 5 * 3);
+	assert_int_equal(count_named(events, "process_name"), 1 + 2 + 2 + 3 + 3);
+	json_decref(events);
+	unlink(path);
+}
+
+static void bad_input_is_refused(void **state)
+{
+	struct odp_sim *sim;
+	struct od_err err;
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 2, 4, 2, 2);
+	s.worker[1].slots = 0;
+	assert_int_equal(odp_sim_new(&sim, &s.cluster, &s.model, &s.opts, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, "worker 1 has 0 slots"));
+	assert_null(sim);
+	set_up(&s, 2, 4, 2, 2);
+	s.block[1].moe = false;
+	assert_int_equal(odp_sim_new(&sim, &s.cluster, &s.model, &s.opts, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, "expected 2 blocks with experts, found 1"));
+	set_up(&s, 2, 4, 2, 2);
+	s.opts.drafts = ODP_DRAFTS_ON;
+	assert_int_equal(odp_sim_new(&sim, &s.cluster, &s.model, &s.opts, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, "drafts need a shadow"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_link_is_the_limit),
+		cmocka_unit_test(main_s_port_is_shared),
+		cmocka_unit_test(the_slowest_worker_ends_the_layer),
+		cmocka_unit_test(texts_share_weights),
+		cmocka_unit_test(a_prompt_is_a_step_of_many_rows),
+		cmocka_unit_test(a_cache_holds_everything),
+		cmocka_unit_test(a_shadow_behind_a_slow_link_is_late),
+		cmocka_unit_test(right_drafts_give_a_token_a_row),
+		cmocka_unit_test(wrong_drafts_are_undone),
+		cmocka_unit_test(the_policy_learns),
+		cmocka_unit_test(random_clusters_without_a_shadow),
+		cmocka_unit_test(equal_inputs_give_equal_figures),
+		cmocka_unit_test(a_thousand_workers),
+		cmocka_unit_test(a_trace_has_what_was_done),
+		cmocka_unit_test(bad_input_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
