@@ -6,8 +6,8 @@
 
 #define RING 64u /* positions whose logits are kept */
 #define MAX_TEXTS 4096u
-#define SAMPLES 512 /* rows that the noise of a recall is found with */
-#define HALVINGS 30
+#define SAMPLES 2048 /* rows that the noise of a recall is found with */
+#define HALVINGS 24
 #define MARGIN_MEAN 1.2 /* a draft token's mean margin, in logits: talebook, INT8, greedy */
 #define MARGIN_SLOPE 1.5 /* how much surer a token of a larger margin is: odm_outlook's second coefficient */
 
