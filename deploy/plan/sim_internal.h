@@ -57,7 +57,8 @@ enum sim_message_kind {
 };
 
 struct sim_step_row {
-	uint32_t text, position;
+	uint32_t text, position; /* MSG_STATE: the end of the rows */
+	bool asked; /* MSG_STATE: rows of a prompt, on request */
 	int32_t token; /* -1: the shadow's own */
 	/* Set in a text's first row: its rows in the step, whether STATEs bring rows up to the last one, rows ahead. */
 	uint32_t rows;
@@ -197,7 +198,7 @@ struct sim_shadow_text {
 	uint32_t known, right; /* positions before them have a token; one that is main's */
 	int32_t token[SHADOW_RING]; /* by position */
 	float margin[SHADOW_RING];
-	uint32_t asked_layer; /* the prompt's rows at layers before it have come */
+	uint32_t asked_layer, asked; /* the prompt's rows at layers before it have come, and so many of this one */
 };
 
 struct sim_shadow_row {

@@ -347,9 +347,9 @@ static void ask(struct odp_sim *s, uint32_t text)
 	struct sim_shadow_text *q = &s->shadow.text[text];
 	struct sim_message *m;
 
-	while (q->asked_layer < s->model.n_layers &&
-	       (s->block[q->asked_layer].state_bytes <= 0 || q->have[q->asked_layer] >= s->work->prompt_tokens))
-		q->asked_layer++;
+	for (; q->asked_layer < s->model.n_layers; q->asked_layer++, q->asked = 0)
+		if (s->block[q->asked_layer].state_bytes > 0 && q->asked < s->work->prompt_tokens)
+			break;
 	q->ready = q->asked_layer == s->model.n_layers || s->o.align_kv == 0;
 	if (q->ready)
 		return;
@@ -358,7 +358,7 @@ static void ask(struct odp_sim *s, uint32_t text)
 		return;
 	m->text = text;
 	m->layer = q->asked_layer;
-	m->begin = q->have[q->asked_layer];
+	m->begin = q->asked;
 	odp_send(s, m);
 }
 
@@ -375,7 +375,7 @@ void odp_shadow_answer(struct odp_sim *s, const struct sim_message *asked)
 	m->layer = asked->layer;
 	m->n = 1;
 	*(struct sim_step_row *)m->list =
-		(struct sim_step_row){ .text = asked->text, .position = asked->begin + n, .ahead = 1 };
+		(struct sim_step_row){ .text = asked->text, .position = asked->begin + n, .asked = true };
 	s->f->state_bytes += (uint64_t)llround(n * each);
 	odp_send(s, m);
 }
@@ -438,10 +438,13 @@ static void on_state(struct odp_sim *s, const struct sim_message *m)
 	for (size_t i = 0; i < m->n; i++) {
 		struct sim_shadow_text *q = &s->shadow.text[row[i].text];
 
-		if (q->have[m->layer] < row[i].position)
+		if (row[i].asked) {
+			q->asked = row[i].position;
+			if (q->open)
+				ask(s, row[i].text);
+		} else if (q->have[m->layer] < row[i].position) {
 			q->have[m->layer] = row[i].position;
-		if (row[i].ahead > 0 && q->open)
-			ask(s, row[i].text);
+		}
 	}
 }
 

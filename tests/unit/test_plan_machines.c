@@ -210,6 +210,28 @@ static void a_prompt_is_a_step_of_many_rows(void **state)
 	assert_ms(f.total_ns, 532);
 }
 
+/* A prompt pauses between layers for decode steps. A decode step takes 4 (1 + 5 + 2) = 32 ms. A layer of 64 rows takes
+ * 16 + 32 ms, and the first one waits 5 ms for its load: 197 ms for a prompt alone. The second prompt comes at 200 ms,
+ * in a step that ends at 229. Further layers would not end within 64 ms, so a step follows each. It takes 27 ms,
+ * because the only expert of the prompt's next layer is loaded for both. So layers end at 282, 357, 432 and 507. */
+static void prompts_take_turns_with_decode(void **state)
+{
+	const uint64_t arrival[] = { 0, 200 * (uint64_t)MS };
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 4, 1, 1, 1);
+	f = run_work(&s, &(struct odp_work){ .n_texts = 2, .prompt_tokens = 64, .tokens = 20, .arrival_ns = arrival },
+		     1, s.busy);
+	assert_int_equal(f.prompts, 2);
+	assert_ms(f.most_ttft_ns, 307);
+	assert_ms(f.ttft_ns, 197 + 307);
+	assert_int_equal(f.tokens, 40);
+	/* One step before the prompt, and one after each of its layers but the last; then both write. */
+	assert_int_equal(f.steps, 4 + 20);
+}
+
 /* The first run loads each expert once, or once on each worker, as long as main has not heard where it is kept; the
  * second none. */
 static void a_cache_holds_everything(void **state)
@@ -258,6 +280,27 @@ static void a_shadow_behind_a_slow_link_is_late(void **state)
 	assert_int_equal(f.stalls, 3);
 	assert_ms(f.stall_ns, 5 + 5 + 1.75);
 	assert_ms(f.total_ns, 59.75);
+}
+
+/* Each row of keys and values goes to the shadow once: the prompt's on request, the others when main has them. Without
+ * the prompt's the shadow predicts nothing: 20 rows of 4 layers in its port take 80 ms, two steps of four. */
+static void the_shadow_needs_the_prompt(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 4, 1, 1, 2);
+	s.cluster.has_shadow = true;
+	s.cluster.shadow_route_ns = MS / 100;
+	s.cluster.shadow.link_rate = 1e6;
+	for (int i = 0; i < 4; i++)
+		s.block[i].state_bytes = 1000;
+	f = run(&s, 1, 20, 30);
+	assert_int_equal(f.state_bytes, (20 + 30) * 4 * 1000);
+	assert_true(f.recalled >= (30 - 5) * 4 && f.recalled <= (30 - 2) * 4);
+	s.cluster.shadow.link_rate = 0;
+	assert_int_equal(run(&s, 1, 20, 30).recalled, 30 * 4);
 }
 
 /* ---- Drafts ---- */
@@ -545,8 +588,10 @@ int main(void)
 		cmocka_unit_test(the_slowest_worker_ends_the_layer),
 		cmocka_unit_test(texts_share_weights),
 		cmocka_unit_test(a_prompt_is_a_step_of_many_rows),
+		cmocka_unit_test(prompts_take_turns_with_decode),
 		cmocka_unit_test(a_cache_holds_everything),
 		cmocka_unit_test(a_shadow_behind_a_slow_link_is_late),
+		cmocka_unit_test(the_shadow_needs_the_prompt),
 		cmocka_unit_test(right_drafts_give_a_token_a_row),
 		cmocka_unit_test(wrong_drafts_are_undone),
 		cmocka_unit_test(the_policy_learns),
