@@ -252,6 +252,8 @@ static void add_busy(struct odp_busy *to, struct odp_busy *b)
 	to->read_ns += b->read_ns;
 	to->up_ns += b->up_ns;
 	to->down_ns += b->down_ns;
+	to->up_bytes += b->up_bytes;
+	to->down_bytes += b->down_bytes;
 	*b = (struct odp_busy){ 0 };
 }
 

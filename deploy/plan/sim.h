@@ -76,9 +76,10 @@ struct odp_work {
 	const struct odp_routes *routes;
 };
 
-/* Time that the parts of a machine were busy. */
+/* Time that the parts of a machine were busy, and bytes through its port. */
 struct odp_busy {
 	uint64_t compute_ns, read_ns, up_ns, down_ns; /* up: it sends */
+	uint64_t up_bytes, down_bytes;
 };
 
 struct odp_sim_figures {

@@ -129,6 +129,8 @@ void odp_send(struct odp_sim *s, struct sim_message *m)
 	struct sim_node *from = &s->node[m->from], *to = &s->node[m->to];
 	uint64_t begin = virtual_ns;
 
+	from->busy.up_bytes += (uint64_t)llround(m->bytes);
+	to->busy.down_bytes += (uint64_t)llround(m->bytes);
 	if (from->machine->link_rate <= 0 && to->machine->link_rate <= 0 && way_ns(s, m) == 0) {
 		odp_deliver(s, m); /* no time passes, so nothing may come between */
 		return;

@@ -115,6 +115,9 @@ static void a_link_is_the_limit(void **state)
 	assert_ms(f.total_ns, 3 * 2 * 31.0);
 	assert_ms(f.main.up_ns, 3 * 2 * 10.0);
 	assert_ms(s.busy[0].down_ns, 3 * 2 * 10.0);
+	assert_ms(s.busy[0].down_bytes, 6.0);
+	assert_int_equal(s.busy[0].down_bytes, f.main.up_bytes);
+	assert_int_equal(s.busy[0].up_bytes, f.main.down_bytes);
 	assert_int_equal(f.run_bytes, 6 * 1000000);
 	assert_int_equal(f.result_bytes, 6 * 1000000);
 	/* The slower of two ports counts. */
