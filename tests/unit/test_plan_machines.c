@@ -486,6 +486,66 @@ static void equal_inputs_give_equal_figures(void **state)
 	assert_int_not_equal(a.total_ns, b.total_ns);
 }
 
+static uint32_t up_to(uint32_t n)
+{
+	return (uint32_t)(uniform() * (n + 1));
+}
+
+static void random_setting(struct setting *s)
+{
+	const uint32_t n_experts = 2 + up_to(14), workers = 1 + up_to(MAX_WORKERS - 1);
+
+	set_up(s, 1 + up_to(5), n_experts, 1 + up_to(n_experts < 5 ? n_experts - 1 : 3), workers);
+	s->model.row_bytes = 100 + 1e5 * uniform();
+	s->model.head_weights = MS * uniform();
+	s->cluster.main.link_rate = up_to(1) * 1e9;
+	s->cluster.has_shadow = up_to(3) > 0;
+	s->cluster.shadow = (struct odp_machine){ .speed = GIGA * (0.3 + 4 * uniform()),
+						  .link_rate = up_to(1) * 1e8,
+						  .latency_ns = 2 * MS * uniform() };
+	s->opts.early = up_to(2) > 0;
+	s->opts.drafts = s->cluster.has_shadow && s->opts.early && up_to(1) > 0 ? ODP_DRAFTS_ON : ODP_DRAFTS_OFF;
+	s->opts.draft_tokens = up_to(1) * up_to(8);
+	s->opts.align_kv = up_to(3);
+	s->opts.align_token = 1 + up_to(2);
+	s->opts.hedge = up_to(1) * 0.2;
+	s->opts.max_texts = 1 + up_to(4);
+	s->opts.prefill_rows = 1 + up_to(40);
+	s->routes.recall = 0.5 + uniform() / 2;
+	s->routes.draft_right = uniform();
+	s->routes.locality = 0.9 * uniform();
+	for (uint32_t w = 0; w < workers; w++) {
+		s->worker[w].slots = 1 + up_to(3);
+		s->worker[w].cache_bytes = up_to(1) * up_to(20) * s->model.slot_bytes;
+		s->worker[w].speed *= 0.5 + uniform();
+		s->worker[w].link_rate = up_to(2) > 0 ? 1e8 + 1e9 * uniform() : 0;
+		s->worker[w].latency_ns = up_to(1) * MS * uniform();
+	}
+}
+
+/* All texts get their tokens, whatever the cluster is and however it is told to work. */
+static void random_clusters_end(void **state)
+{
+	(void)state;
+	seed = 9;
+	for (int i = 0; i < 200; i++) {
+		struct odp_sim_figures f;
+		struct setting s;
+		const uint32_t texts = 1 + up_to(6), prompt = up_to(1) * up_to(50), tokens = 1 + up_to(20);
+
+		random_setting(&s);
+		f = run(&s, texts, prompt, tokens);
+		assert_int_equal(f.tokens, texts * tokens);
+		assert_int_equal(f.prompts, prompt > 0 ? texts : 0);
+		assert_int_equal(f.uses, (uint64_t)texts * tokens * s.model.n_moe * s.model.top_k);
+		assert_true(f.served <= f.ordered && f.ordered <= f.uses && f.recalled <= f.uses);
+		assert_true(f.accepted <= f.drafted && f.main.compute_ns <= f.total_ns);
+		assert_true(s.opts.drafts == ODP_DRAFTS_ON || f.drafted == 0);
+		for (uint32_t w = 0; w < s.cluster.n_workers; w++)
+			assert_true(s.busy[w].compute_ns <= f.total_ns);
+	}
+}
+
 /* No machine is busy for longer than the run. */
 static void a_thousand_workers(void **state)
 {
@@ -600,6 +660,7 @@ int main(void)
 		cmocka_unit_test(the_policy_learns),
 		cmocka_unit_test(random_clusters_without_a_shadow),
 		cmocka_unit_test(equal_inputs_give_equal_figures),
+		cmocka_unit_test(random_clusters_end),
 		cmocka_unit_test(a_thousand_workers),
 		cmocka_unit_test(a_trace_has_what_was_done),
 		cmocka_unit_test(bad_input_is_refused),
