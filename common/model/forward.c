@@ -30,6 +30,30 @@ static unsigned card_of(const struct od_forward *f, uint32_t layer)
 	return od_device_card_of(f->o.device, layer);
 }
 
+/* ---- weights that do not stay ---- */
+
+static void give(struct od_forward *f)
+{
+	const struct od_weight_stream *stream = &f->o.dense->stream;
+
+	if (f->taken)
+		stream->give(stream->arg, f->layer);
+	f->taken = false;
+}
+
+int od_forward_take(struct od_forward *f, struct od_err *err)
+{
+	const struct od_weight_stream *stream = &f->o.dense->stream;
+	int rc = OD_OK;
+
+	assert(f->phase == PHASE_ATTENTION);
+	if (stream->take == NULL || f->taken)
+		return OD_OK;
+	rc = stream->take(stream->arg, f->layer, err);
+	f->taken = rc == OD_OK;
+	return rc;
+}
+
 /* ---- begin ---- */
 
 /* The row's token, its sequence and its position, which must follow the sequence's row before it, or its committed
@@ -230,6 +254,7 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	int rc;
 
 	f->phase = PHASE_IDLE;
+	give(f); /* a step that was given up may hold some */
 	if (n_rows == 0 || n_rows > f->o.max_rows)
 		return od_fail(err, OD_ERR_RANGE, "rows of a step: expected 1 to %zu, found %zu", f->o.max_rows,
 			       n_rows);
@@ -458,6 +483,7 @@ static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
 					     .top_k = l->ffn == OD_FFN_DENSE ? 0 : f->o.config->top_k,
 					     .hidden = f->o.config->hidden } });
 	run_input(f);
+	give(f);
 	f->layer++;
 	f->moves = f->n_cards > 1 && f->layer < od_config_end(f->o.config) && card_of(f, f->layer) != f->card;
 	f->phase = f->layer == od_config_end(f->o.config) ? PHASE_LOGITS : PHASE_ATTENTION;
@@ -542,7 +568,7 @@ void od_forward_attention(struct od_forward *f)
 	const struct od_weight *w = f->o.dense->layer[f->layer].w;
 	struct od_mix_call call;
 
-	assert(f->phase == PHASE_ATTENTION);
+	assert(f->phase == PHASE_ATTENTION && (f->o.dense->stream.take == NULL || f->taken));
 	if (f->moves)
 		move_rows(f);
 	call = mix_call(f, f->layer);
@@ -767,26 +793,74 @@ static void norm_rows(struct od_forward *f, const uint32_t *row, size_t n)
 	}
 }
 
+static void run_head(struct od_forward *f, const struct od_weight *w, size_t n, struct od_ref y, struct od_ref bias)
+{
+	od_device_run(f->o.device, OD_QUEUE_COMPUTE,
+		      &(struct od_op){ .kind = OD_OP_LINEAR,
+				       .profile = f->o.profile,
+				       .n_rows = (uint32_t)n,
+				       .linear = { .w = { w },
+						   .x = ref(f, BUF_H),
+						   .y = { y },
+						   .bias = { bias },
+						   .cap = f->o.config->logit_cap } });
+}
+
+/* Logits of a piece of the head, from `first` on: [n][n_out] on the device, a part of each row on the host. */
+static int head_piece(struct od_forward *f, uint32_t i, size_t first, size_t n, struct od_err *err)
+{
+	const struct od_dense *d = f->o.dense;
+	const struct od_weight *w = &d->head_piece[i];
+	const size_t vocab = f->o.config->vocab, bytes = w->n_out * sizeof(float);
+	const struct od_ref y = od_ref_at(ref(f, BUF_LOGITS), first * n * sizeof(float));
+	const uint32_t stage = f->o.config->n_layers + i;
+	struct od_ref bias = d->head_bias;
+	int rc = d->stream.take(d->stream.arg, stage, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (bias.buf != NULL)
+		bias = od_ref_at(bias, first * sizeof(float));
+	run_head(f, w, n, y, bias);
+	d->stream.give(d->stream.arg, stage);
+	for (size_t r = 0; r < n; r++)
+		od_device_get(f->o.device, OD_QUEUE_COMPUTE, (float *)f->host[BUF_LOGITS] + r * vocab + first,
+			      od_ref_at(y, r * bytes), bytes);
+	return OD_OK;
+}
+
+static int head_pieces(struct od_forward *f, size_t n, struct od_err *err)
+{
+	const struct od_dense *d = f->o.dense;
+	size_t first = 0;
+	int rc = OD_OK;
+
+	for (uint32_t i = 0; rc == OD_OK && i < d->n_head_pieces; i++) {
+		rc = head_piece(f, i, first, n, err);
+		first += d->head_piece[i].n_out;
+	}
+	return rc;
+}
+
 int od_forward_logits(struct od_forward *f, const uint32_t *row, size_t n, float **logits, struct od_err *err)
 {
-	const struct od_config *c = f->o.config;
-	struct od_op head = { .kind = OD_OP_LINEAR,
-			      .profile = f->o.profile,
-			      .n_rows = (uint32_t)n,
-			      .linear = { .w = { &f->o.dense->head },
-					  .x = ref(f, BUF_H),
-					  .y = { ref(f, BUF_LOGITS) },
-					  .bias = { f->o.dense->head_bias },
-					  .cap = c->logit_cap } };
+	int rc = OD_OK;
 
 	assert(f->phase >= PHASE_LOGITS && n > 0 && n <= od_forward_max_logits(&f->o));
 	for (size_t i = 0; i < n; i++)
 		assert(row[i] < f->n_rows);
 	norm_rows(f, row, n);
-	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &head);
-	get(f, BUF_LOGITS, n * c->vocab * sizeof(float));
+	if (f->o.dense->n_head_pieces > 0) {
+		rc = head_pieces(f, n, err);
+	} else {
+		run_head(f, &f->o.dense->head, n, ref(f, BUF_LOGITS), f->o.dense->head_bias);
+		get(f, BUF_LOGITS, n * f->o.config->vocab * sizeof(float));
+	}
 	*logits = f->host[BUF_LOGITS];
-	return wait_for_all(f, err);
+	if (rc == OD_OK)
+		return wait_for_all(f, err);
+	f->queued = true;
+	return rc;
 }
 
 /* Rebuilds the fixed state as if only the kept rows had run. */

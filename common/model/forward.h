@@ -1,7 +1,7 @@
 /* forward.h - the forward pass over a set of rows, driven layer by layer by the caller and resumable between any two
  * calls:
  *
- *   begin -> [ attention -> experts, if the layer has them ] x n_layers -> logits -> end
+ *   begin -> [ take -> attention -> experts, if the layer has them ] x n_layers -> logits -> end
  *
  * It queues operations on a device. Rows, routes and KV cache stay there; the host waits only when it fetches
  * something. Two things are pluggable: the dense weights (struct od_dense) and the experts (struct od_expert_runner:
@@ -69,6 +69,10 @@ OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const st
 OD_MUST_CHECK int od_forward_input(struct od_forward *f, const float *x, struct od_err *err);
 /* After its last layer: these rows. Waits. */
 OD_MUST_CHECK int od_forward_output(struct od_forward *f, const float **x, struct od_err *err);
+
+/* Waits until the current layer's weights are in memory. Does nothing, and is not needed, if all stay there. The layer
+ * gives them back when its work is queued. */
+OD_MUST_CHECK int od_forward_take(struct od_forward *f, struct od_err *err);
 
 /* Runs the current layer's mixer, which writes the layer's state of the rows. Then, in a MoE layer, the router: routes
  * can be fetched, and od_forward_experts is next. In a dense layer, its network: the cursor moves to the next layer. */

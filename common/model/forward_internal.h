@@ -49,6 +49,7 @@ struct od_forward {
 	enum phase phase;
 	uint64_t step;
 	uint32_t layer, max_position, table_pages, n_tables;
+	bool taken; /* the layer's weights, from a stream */
 	size_t n_rows;
 	unsigned n_cards, card; /* card: the one of the layer under way */
 	struct od_buf *buf[OD_MAX_CARDS];

@@ -171,9 +171,12 @@ uint64_t od_forward_bytes(const struct od_forward_opts *opts)
 	if (!od_mul(opts->max_rows, sizeof(struct od_row) + sizeof(struct od_row_info), &rows) ||
 	    !od_add(sum, rows, &sum) || !od_add(sum, table_bytes(opts) + sizeof(struct od_forward), &sum))
 		return UINT64_MAX;
-	if (opts->device == NULL || od_device_maps(opts->device))
-		return sum;
 	list_bytes(opts, each);
+	if (opts->device == NULL || od_device_maps(opts->device)) {
+		if (opts->head_in_pieces && !od_add(sum, host_bytes(opts, each, BUF_LOGITS), &sum))
+			return UINT64_MAX;
+		return sum;
+	}
 	for (size_t i = 0; i < N_BUFFERS; i++)
 		if (on_host[i] && !od_add(sum, host_bytes(opts, each, i), &sum))
 			return UINT64_MAX;
@@ -218,10 +221,26 @@ static bool table_fits(const struct od_weight *w, const struct od_row_reader *re
 	return w->n_out == 0 || (f != NULL && (f->uses & (OD_USE_VECTOR | OD_USE_BLOCKS)) != 0);
 }
 
+static bool pieces_fit(const struct od_dense *d, const struct od_config *c)
+{
+	uint64_t rows = 0;
+
+	for (uint32_t i = 0; i < d->n_head_pieces; i++) {
+		const struct od_weight *w = &d->head_piece[i];
+
+		if (w->data.buf == NULL || w->n_in != c->hidden || w->n_out > c->vocab)
+			return false;
+		rows += w->n_out;
+	}
+	return rows == c->vocab && d->stream.take != NULL;
+}
+
 static bool head_fits(const struct od_dense *d, const struct od_config *c)
 {
-	return (c->tied_head ? d->head.data.buf != NULL : weight_fits(&d->head, c, OD_ROLE_HEAD, 0)) &&
-	       d->head.n_out == c->vocab && d->head.n_in == c->hidden && d->final_norm.buf != NULL &&
+	const bool whole = (c->tied_head ? d->head.data.buf != NULL : weight_fits(&d->head, c, OD_ROLE_HEAD, 0)) &&
+			   d->head.n_out == c->vocab && d->head.n_in == c->hidden;
+
+	return (d->n_head_pieces > 0 ? pieces_fit(d, c) : whole) && d->final_norm.buf != NULL &&
 	       (d->final_norm_bias.buf != NULL) == (c->norm == OD_NORM_LAYER) &&
 	       (d->head_bias.buf != NULL) == c->head_bias;
 }
@@ -233,7 +252,7 @@ static int check_dense(const struct od_forward_opts *o, struct od_err *err)
 	const struct od_config *c = o->config;
 	bool ok =
 		table_fits(&d->embed, &d->embed_reader, o->embed_row_bytes, c, OD_ROLE_EMBED) &&
-		(!od_config_holds_head(c) || head_fits(d, c)) &&
+		(!od_config_holds_head(c) || head_fits(d, c)) && (d->n_head_pieces > 0) == o->head_in_pieces &&
 		table_fits(&d->layer_embed, &d->layer_embed_reader, o->layer_embed_row_bytes, c, OD_ROLE_LAYER_EMBED) &&
 		weight_fits(&d->layer_project, c, OD_ROLE_LAYER_PROJECT, 0) &&
 		(d->layer_project_norm.buf != NULL) == (c->layer_input > 0);
@@ -258,6 +277,12 @@ static int check_state(const struct od_forward_opts *o, struct od_err *err)
 	return OD_OK;
 }
 
+/* The host has memory of its own for the buffer. */
+static bool is_staged(const struct od_forward *f, size_t i)
+{
+	return on_host[i] && (f->staged || (i == BUF_LOGITS && f->o.head_in_pieces));
+}
+
 static int open_buffers(struct od_forward *f, struct od_err *err)
 {
 	const uint32_t n = od_state_pool_sequences(f->o.state);
@@ -278,8 +303,8 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	for (size_t i = 0; i < N_BUFFERS; i++) {
 		if (!on_host[i])
 			continue;
-		f->host[i] = f->staged ? od_host_new(f->o.device, host_bytes(&f->o, each, i)) :
-					 od_ref_map(od_forward_ref(f, (enum buffer)i));
+		f->host[i] = is_staged(f, i) ? od_host_new(f->o.device, host_bytes(&f->o, each, i)) :
+					       od_ref_map(od_forward_ref(f, (enum buffer)i));
 		if (f->host[i] == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "no memory for a step's results on the host");
 	}
@@ -375,12 +400,14 @@ void od_forward_free(struct od_forward *f)
 
 	if (f == NULL)
 		return;
+	if (f->taken)
+		f->o.dense->stream.give(f->o.dense->stream.arg, f->layer);
 	/* a step that was given up may have queued work that uses the buffers below */
 	(void)!od_device_sync(f->o.device, NULL);
 	list_bytes(&f->o, each);
 	/* A mapping ends with its buffer: only stages are the pass's own. */
-	if (f->staged)
-		for (size_t i = 0; i < N_BUFFERS; i++)
+	for (size_t i = 0; i < N_BUFFERS; i++)
+		if (is_staged(f, i))
 			od_host_free(f->o.device, f->host[i], host_bytes(&f->o, each, i));
 	od_host_free(f->o.device, f->info, f->o.max_rows * sizeof(*f->info));
 	od_host_free(f->o.device, f->tables, table_bytes(&f->o));

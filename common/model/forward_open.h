@@ -16,6 +16,7 @@ struct od_forward_opts {
 	size_t max_logits; /* rows per od_forward_logits, at most max_rows; 0 is 1 */
 	/* Bytes of a row of the embeddings that stay in a file, as dense has them; 0: in memory. */
 	uint64_t embed_row_bytes, layer_embed_row_bytes;
+	bool head_in_pieces; /* as dense has it */
 };
 
 OD_MUST_CHECK int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, struct od_err *err);

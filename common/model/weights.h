@@ -20,8 +20,20 @@ struct od_row_reader {
 	void *arg;
 };
 
+/* For weights that do not all stay in memory. Stages: the layers, then the pieces of the head. */
+struct od_weight_stream {
+	/* Waits until the stage's weights are where struct od_dense says. Those of one stage at a time. */
+	int (*take)(void *arg, uint32_t stage, struct od_err *err);
+	/* All work that uses them is queued. */
+	void (*give)(void *arg, uint32_t stage);
+	void *arg;
+};
+
 struct od_dense {
-	struct od_weight embed, head; /* equal when tied */
+	struct od_weight embed, head; /* equal when tied; head: data nowhere if it is in pieces */
+	struct od_weight *head_piece; /* [n_head_pieces], of its rows in order */
+	uint32_t n_head_pieces; /* 0: it is in one */
+	struct od_weight_stream stream; /* take NULL: all weights stay */
 	struct od_ref final_norm, final_norm_bias, head_bias; /* biases: nowhere if there are none */
 	struct od_weight layer_embed, layer_project; /* inputs of layers; data nowhere if there are none */
 	struct od_ref layer_project_norm;

@@ -112,13 +112,12 @@ void od_mat_bind(struct od_mat *w, const struct od_mat_type *t, uint64_t n_rows,
 		w->scales.divisor = (const float *)(const void *)divisor;
 }
 
-void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in,
-		    struct od_ref memory)
+void od_weight_bind_apart(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in,
+			  struct od_ref weights, struct od_ref divisor)
 {
-	const struct od_ref divisor = od_ref_at(memory, divisor_at(t, n_rows, n_in));
 	struct od_scales scales;
 
-	*w = (struct od_weight){ .dtype = t->dtype, .n_out = n_rows, .n_in = n_in, .data = memory };
+	*w = (struct od_weight){ .dtype = t->dtype, .n_out = n_rows, .n_in = n_in, .data = weights };
 	if (t->scale == 0)
 		return;
 	scales = scales_of(t, n_in);
@@ -129,17 +128,41 @@ void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n
 		w->scales.divisor = divisor;
 }
 
+void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in,
+		    struct od_ref memory)
+{
+	od_weight_bind_apart(w, t, n_rows, n_in, memory, od_ref_at(memory, divisor_at(t, n_rows, n_in)));
+}
+
+/* memory: from the divisor on */
+static void put_scales(const struct od_mat_type *t, uint64_t n_in, uint8_t *memory, uint64_t at, uint64_t row,
+		       uint64_t n, const uint8_t *from)
+{
+	const uint64_t each = od_mat_scale_row_bytes(t, n_in), first = od_mat_scale_row(t, row);
+
+	if (at == 0)
+		memcpy(memory, from, od_mat_divisor_bytes(t));
+	memory += OD_PAD_BYTES;
+	from += od_mat_divisor_bytes(t);
+	for (uint64_t i = 0; i < n; i++)
+		memcpy(memory + (at + i) * each, from + (od_mat_scale_row(t, row + i) - first) * each, each);
+}
+
 void od_mat_put_scales(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, void *memory, uint64_t at,
 		       uint64_t row, uint64_t n, const uint8_t *from)
 {
-	const uint64_t each = od_mat_scale_row_bytes(t, n_in), first = od_mat_scale_row(t, row);
-	uint8_t *divisor = (uint8_t *)memory + divisor_at(t, n_rows, n_in), *scales = divisor + OD_PAD_BYTES;
+	if (t->scale != 0)
+		put_scales(t, n_in, (uint8_t *)memory + divisor_at(t, n_rows, n_in), at, row, n, from);
+}
 
-	if (t->scale == 0)
-		return;
-	if (at == 0)
-		memcpy(divisor, from, od_mat_divisor_bytes(t));
-	from += od_mat_divisor_bytes(t);
-	for (uint64_t i = 0; i < n; i++)
-		memcpy(scales + (at + i) * each, from + (od_mat_scale_row(t, row + i) - first) * each, each);
+uint64_t od_mat_scale_memory_bytes(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in)
+{
+	return od_mat_memory_bytes(t, n_rows, n_in) - divisor_at(t, n_rows, n_in);
+}
+
+void od_mat_put_scales_apart(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, void *memory,
+			     const uint8_t *from)
+{
+	if (t->scale != 0)
+		put_scales(t, n_in, memory, 0, 0, n_rows, from);
 }

@@ -43,10 +43,17 @@ void od_mat_bind(struct od_mat *w, const struct od_mat_type *t, uint64_t n_rows,
 /* od_mat_bind for memory on a device. */
 void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in,
 		    struct od_ref memory);
+/* Its weights in one place, divisor and scales, as they are in od_mat_memory_bytes behind the weights, in another. */
+void od_weight_bind_apart(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in,
+			  struct od_ref weights, struct od_ref scales);
+uint64_t od_mat_scale_memory_bytes(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in);
 /* Copies divisor and scales of rows [row, row + n) from `from` (as laid out by od_mat_bytes, after the weights) to rows
  * [at, at + n) of memory, a matrix of n_rows. The divisor is written only with row 0 of memory, so that several threads
  * can fill one matrix. */
 void od_mat_put_scales(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, void *memory, uint64_t at,
 		       uint64_t row, uint64_t n, const uint8_t *from);
+/* Copies divisor and scales of all rows to a place of their own. */
+void od_mat_put_scales_apart(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, void *memory,
+			     const uint8_t *from);
 
 #endif

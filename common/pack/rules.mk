@@ -2,7 +2,7 @@ libod_SRCS += $(addprefix common/pack/,checksum.c codec.c expert_sums.c given.c 
 	pack_layout.c pack_verify.c share.c sums.c team.c)
 libod_SRCS += $(addprefix common/pack/gguf/,gguf.c gguf_config.c gguf_fingerprint.c gguf_folder.c gguf_map.c gguf_pack.c gguf_sums.c gguf_tokenizer.c gguf_vocab.c)
 libod_SRCS += $(addprefix common/pack/import/,safetensors.c source.c)
-libod_SRCS += $(addprefix common/pack/load/,dense_load.c device_check.c expert_form.c expert_load.c table_rows.c)
+libod_SRCS += $(addprefix common/pack/load/,dense_load.c dense_parts.c dense_piece.c dense_plan.c dense_stream.c device_check.c expert_form.c expert_load.c table_rows.c)
 libod_SRCS += $(addprefix common/pack/shadow/,quant_rows.c shadow_add.c shadow_file.c shadow_layout.c shadow_load.c shadow_write.c)
 libod_SRCS += $(addprefix common/pack/spool/,spool.c spool_source.c spool_state.c)
 libod_SRCS += $(addprefix common/pack/write/,expert_write.c fingerprint.c pack_write.c partial.c share_write.c)

@@ -711,6 +711,26 @@ static void choose_chunk_rows(struct odm_batch *b)
 		b->chunk_rows = b->prefill.max_rows;
 }
 
+/* A chunk that stopped between layers would have their weights read again after the decode steps. */
+static bool streams(const struct odm_engine *e)
+{
+	return od_dense_chosen(e->model->dense) != NULL;
+}
+
+/* A whole chunk beside decode steps. Reading the weights takes about as long as a decode step, so this is within what
+ * prompts may take as long as computing is shorter; choose_chunk_rows sees to that. */
+static int prefill_all_layers(struct odm_engine *e, bool *done, struct od_err *err)
+{
+	const uint64_t begin = od_now_ns();
+	int rc = OD_OK;
+
+	*done = false;
+	while (rc == OD_OK && !*done)
+		rc = run_layer(e, &e->batch.prefill, done, err);
+	e->batch.layer_ns = od_now_ns() - begin;
+	return rc;
+}
+
 /* Layers of a chunk: all of them, or while others wait for their next decode step, as many as fit between two. */
 static int prefill_layers(struct odm_engine *e, bool others, bool *done, struct od_err *err)
 {
@@ -749,7 +769,7 @@ static void prefill_some(struct odm_engine *e, bool others)
 		rc = odm_pass_begin(p, others ? ++e->last_step : take_number(e), 0, &err);
 	}
 	if (rc == OD_OK)
-		rc = prefill_layers(e, others, &done, &err);
+		rc = streams(e) ? prefill_all_layers(e, &done, &err) : prefill_layers(e, others, &done, &err);
 	/* A reader hears that its prompt is through before it hears the first token. */
 	if (rc == OD_OK && done) {
 		show_progress(p);

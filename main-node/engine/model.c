@@ -1,13 +1,17 @@
 #include "main-node/engine/model.h"
 
+#include "common/base/args.h"
 #include "common/base/log.h"
+#include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"
 #include "common/model/generation_config.h"
+#include "common/residency/read_mode.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/state_plan.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #define GENERATION_CONFIG "generation_config.json"
@@ -30,6 +34,7 @@ struct od_forward_opts odm_model_forward_opts(const struct odm_model *m)
 		.max_rows = odm_model_most_rows(m),
 		.embed_row_bytes = od_dense_row_bytes(m->pack, m->dense_choice, OD_ROLE_EMBED),
 		.layer_embed_row_bytes = od_dense_row_bytes(m->pack, m->dense_choice, OD_ROLE_LAYER_EMBED),
+		.head_in_pieces = m->dense_choice == OD_DENSE_STREAMED,
 	};
 }
 
@@ -125,9 +130,52 @@ static int open_reuse(struct odm_model *m, struct od_err *err)
 	return odm_reuse_open(&m->reuse, &o, err);
 }
 
+/* Steps read weights in the same order each time: a page cache that cannot keep all of them keeps none until it is
+ * needed again. */
+static bool reads_direct(const struct odm_model *m, uint64_t read_bytes)
+{
+	const uint64_t free_bytes = od_available_ram_bytes(),
+		       taken = od_device_has_memory(m->device) ? 0 : m->tiers.limit_bytes;
+
+	if (m->opts.read_mode != OD_READ_AUTO)
+		return m->opts.read_mode == OD_READ_DIRECT;
+	return free_bytes < taken || free_bytes - taken < read_bytes;
+}
+
+static void log_streamed(const struct odm_model *m, const struct od_dense_room *room)
+{
+	const struct od_dense_plan *p = od_dense_chosen(m->dense);
+	char a[32], b[32], c[32];
+
+	od_log(OD_LOG_INFO,
+	       "dense weights: %s stay in memory, each step reads %s from the disk%s, through %s of buffers; with %" PRIu64
+	       " bytes of memory all would stay",
+	       od_format_bytes(p->kept_bytes, a, sizeof(a)), od_format_bytes(p->streamed_bytes, b, sizeof(b)),
+	       room->direct ? ", past the page cache" : "", od_format_bytes(p->ring_bytes, c, sizeof(c)),
+	       m->dense_all_bytes);
+}
+
+static int open_streamed(struct odm_model *m, struct od_err *err)
+{
+	uint64_t least, most;
+	struct od_dense_room room = { .bytes = m->dense_bytes };
+	int rc = od_dense_stream_room(m->pack, &least, &most, err);
+
+	if (rc != OD_OK)
+		return rc;
+	room.direct = reads_direct(m, most - (m->dense_bytes < most ? m->dense_bytes : most));
+	room.host_bytes = od_device_has_memory(m->device) ? odm_tier_plan_host_bytes() : 0;
+	rc = od_dense_load_streamed(&m->dense, m->pack, m->device, &room, err);
+	if (rc == OD_OK)
+		log_streamed(m, &room);
+	return rc;
+}
+
 static int open_state(struct odm_model *m, struct od_err *err)
 {
-	int rc = od_dense_load(&m->dense, m->pack, m->device, m->dense_choice, err);
+	int rc = m->dense_choice == OD_DENSE_STREAMED ?
+			 open_streamed(m, err) :
+			 od_dense_load(&m->dense, m->pack, m->device, m->dense_choice, err);
 
 	if (rc == OD_OK)
 		rc = (m->shares_memory ? od_state_pool_new_lent : od_state_pool_new)(

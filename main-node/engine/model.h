@@ -22,7 +22,10 @@ struct odm_model {
 	struct od_device *device;
 	enum od_form form; /* form of experts here, or on the workers of --local */
 	enum od_dense_choice dense_choice;
+	/* OD_DENSE_STREAMED: for its ring and the weights that stay; memory of the process with which all would */
+	uint64_t dense_bytes, dense_all_bytes;
 	struct od_dense_store *dense;
+	struct od_dense_figures dense_counted; /* in steps' counters so far */
 	struct od_tokenizer *tokenizer; /* NULL: the pack has none */
 	struct od_state_pool *state;
 	uint32_t n_pages, cache_pages; /* pages of state for texts in progress, and for ended ones */
@@ -33,7 +36,7 @@ struct odm_model {
 	 * number. */
 	uint64_t fair_tokens;
 	struct odm_reuse reuse;
-	struct odm_tier_plan tiers; /* opts.tiered */
+	struct odm_tier_plan tiers; /* opts.tiered; else its limit alone, where the process has one */
 };
 
 /* Opens the pack alone. pack: as in odm_engine_opts. */

@@ -96,6 +96,18 @@ static void count_waits(struct odm_pass *p, uint64_t before)
 	p->counters[OD_C_DEVICE_WAITS] += od_device_waits(p->o.model->device) - before;
 }
 
+/* Reads of dense weights since the last count as the step's; those between two steps are the next one's. */
+static void count_dense(struct odm_pass *p)
+{
+	struct od_dense_figures now, *last = &p->o.model->dense_counted;
+
+	od_dense_stream_figures(od_dense_streamed(p->o.model->dense), &now);
+	p->counters[OD_C_DENSE_BYTES] += now.read_bytes - last->read_bytes;
+	p->counters[OD_C_HOST_BYTES] += now.host_bytes - last->host_bytes;
+	p->counters[OD_C_DENSE_WAIT_NS] += now.wait_ns - last->wait_ns;
+	*last = now;
+}
+
 int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct od_err *err)
 {
 	struct odm_expert_service *service = p->o.service;
@@ -176,8 +188,10 @@ static int attention(struct odm_pass *p, struct od_err *err)
 {
 	struct odm_expert_service *service = p->o.service;
 	const uint64_t span = odm_span_begin(&p->step), begin_ns = od_now_ns();
-	int rc = OD_OK;
+	int rc = od_forward_take(p->forward, err);
 
+	if (rc != OD_OK)
+		return rc;
 	od_forward_attention(p->forward);
 	if (od_forward_routed(p->forward))
 		rc = od_forward_fetch_for(p->forward, service->runner, observed(p), err);
@@ -245,6 +259,7 @@ static void close_pass(struct odm_pass *p)
 {
 	if (!p->open)
 		return;
+	count_dense(p);
 	end_step(p); /* before the sums: the service may still count */
 	if (p->step.record != NULL)
 		odm_timeline_drop(p->o.timeline, p->step.record);

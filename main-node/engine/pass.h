@@ -11,7 +11,7 @@
 #include "main-node/engine/sequence.h"
 
 struct odm_pass_opts {
-	const struct odm_model *model;
+	struct odm_model *model;
 	struct odm_expert_service *service;
 	enum odm_phase phase;
 	size_t max_parts;

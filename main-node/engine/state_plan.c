@@ -19,6 +19,10 @@
 #define TIERED_DIVISOR 16 /* in place of these two, where the rest is for experts */
 #define MIB (1ull << 20)
 
+struct dense_room {
+	uint64_t least, most; /* od_dense_stream_room */
+};
+
 /* Memory of main itself, without sequences' pages. */
 static int open_split(struct odm_model *m, struct od_split *s, struct od_err *err)
 {
@@ -26,7 +30,7 @@ static int open_split(struct odm_model *m, struct od_split *s, struct od_err *er
 	struct od_forward_opts chunk = fo;
 	const uint64_t have = od_device_free_bytes(m->device);
 	/* Each of several cards has its own limit. */
-	const uint64_t limit = m->opts.tiered				   ? m->tiers.limit_bytes :
+	const uint64_t limit = m->tiers.limit_bytes > 0			   ? m->tiers.limit_bytes :
 			       have > 0 && od_device_cards(m->device) == 1 ? have :
 									     UINT64_MAX;
 	int rc = od_split_init(s, m->device, m->config->n_layers, 0, m->config->n_layers, limit, err);
@@ -48,6 +52,12 @@ static int open_split(struct odm_model *m, struct od_split *s, struct od_err *er
 	od_split_add(&s->each.page,
 		     odm_state_plan_page_bytes(m) - od_state_page_bytes(m->config, m->opts.profile, NULL));
 	return OD_OK;
+}
+
+/* Experts, or dense weights, get the memory that texts leave. */
+static bool fills_memory(const struct odm_model *m)
+{
+	return m->opts.tiered || m->dense_choice == OD_DENSE_STREAMED;
 }
 
 uint64_t odm_state_plan_page_bytes(const struct odm_model *m)
@@ -78,8 +88,8 @@ static uint64_t asked_items(uint64_t mib, uint64_t each)
 static uint64_t auto_items(const struct odm_model *m, const struct od_split *s, uint64_t pages, uint64_t copies,
 			   bool is_page)
 {
-	const uint64_t divisor = m->opts.tiered ? TIERED_DIVISOR : AUTO_CACHE_DIVISOR;
-	const uint64_t limit = is_page || m->opts.tiered ? AUTO_CACHE_BYTES : AUTO_SNAPSHOT_BYTES;
+	const uint64_t divisor = fills_memory(m) ? TIERED_DIVISOR : AUTO_CACHE_DIVISOR;
+	const uint64_t limit = is_page || fills_memory(m) ? AUTO_CACHE_BYTES : AUTO_SNAPSHOT_BYTES;
 	uint64_t most = UINT64_MAX;
 
 	for (unsigned i = 0; i <= s->n_cards; i++) {
@@ -147,10 +157,10 @@ static uint64_t auto_pages(const struct odm_model *m, uint64_t wanted, uint64_t 
 
 	if (m->shares_memory) /* unused pages cost nothing */
 		return min_u64(wanted, most);
-	return min_u64(wanted, few + (most - few) / (m->opts.tiered ? TIERED_DIVISOR : AUTO_CTX_DIVISOR));
+	return min_u64(wanted, few + (most - few) / (fills_memory(m) ? TIERED_DIVISOR : AUTO_CTX_DIVISOR));
 }
 
-static int too_little_for_tiers(const struct odm_model *m, uint64_t need, struct od_err *err)
+static int too_little_memory(const struct odm_model *m, uint64_t need, struct od_err *err)
 {
 	const struct odm_tier_plan *t = &m->tiers;
 	const uint64_t least = need + odm_tier_plan_beside(m->device);
@@ -158,9 +168,10 @@ static int too_little_for_tiers(const struct odm_model *m, uint64_t need, struct
 
 	return od_fail(err, OD_ERR_NOMEM,
 		       "%s: at least %s of memory (%" PRIu64
-		       " bytes) are needed for the dense weights, one context and the "
-		       "experts of one layer; %s %s; see --memory, --ctx-size, --parallel and --prefill-rows",
+		       " bytes) are needed for two layers of the dense weights at a time, one context%s; %s %s; see "
+		       "--memory, --ctx-size, --parallel and --prefill-rows",
 		       od_pack_dir(m->pack), od_format_bytes(least, a, sizeof(a)), least,
+		       m->opts.tiered ? " and the experts of one layer" : "",
 		       m->opts.memory_bytes > 0 ? "found --memory" : "free are",
 		       od_format_bytes(t->memory_bytes, b, sizeof(b)));
 }
@@ -199,8 +210,8 @@ static int choose_pages(struct odm_model *m, struct od_split *s, uint64_t cache,
 	m->n_pages = (uint32_t)min_u64(pages, UINT32_MAX);
 	if (od_split_fits(s, m->n_pages + cache, copies))
 		return OD_OK;
-	if (m->opts.tiered)
-		return too_little_for_tiers(m, od_split_need(s, s->n_cards, m->n_pages + cache, copies), err);
+	if (fills_memory(m))
+		return too_little_memory(m, od_split_need(s, s->n_cards, m->n_pages + cache, copies), err);
 	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available (%s)%s", od_pack_dir(m->pack),
 		       od_format_bytes(od_split_need(s, s->n_cards, m->n_pages + cache, copies), a, sizeof(a)),
 		       od_device_memory_name(m->device, memory, sizeof(memory)),
@@ -208,14 +219,27 @@ static int choose_pages(struct odm_model *m, struct od_split *s, uint64_t cache,
 		       od_split_text(s, m->device, m->n_pages + cache, copies, cards, sizeof(cards)));
 }
 
+/* The ring is in the plan; weights that stay have what is left. Returns how much that is. */
+static uint64_t give_rest_to_dense(struct odm_model *m, const struct od_split *s, uint64_t copies,
+				   const struct dense_room *room)
+{
+	const uint64_t need = od_split_need(s, s->n_cards, (uint64_t)m->n_pages + m->cache_pages,
+					    copies + m->n_snapshots),
+		       rest = s->card[s->n_cards].free - need;
+
+	m->dense_all_bytes = odm_tier_plan_beside(m->device) + need + room->most - room->least;
+	m->dense_bytes = min_u64(room->least + rest, room->most);
+	return m->dense_bytes > room->least ? m->dense_bytes - room->least : 0;
+}
+
 /* The least that experts take is in the plan; they have what is left, too, and what texts do not use. */
-static void give_rest_to_experts(struct odm_model *m, const struct od_split *s, uint64_t copies)
+static void give_rest_to_experts(struct odm_model *m, const struct od_split *s, uint64_t copies, uint64_t dense)
 {
 	struct odm_tier_plan *t = &m->tiers;
 	const uint64_t slots = odm_tier_plan_least(t, m->config->top_k) - t->load_bytes,
 		       pages = (uint64_t)m->n_pages + m->cache_pages,
 		       need = od_split_need(s, s->n_cards, m->shares_memory ? 0 : pages, copies + m->n_snapshots),
-		       rest = m->opts.shared_bytes > 0 ? m->opts.shared_bytes : s->card[s->n_cards].free - need,
+		       rest = m->opts.shared_bytes > 0 ? m->opts.shared_bytes : s->card[s->n_cards].free - need - dense,
 		       kv = pages * odm_state_plan_page_bytes(m), all = odm_tier_plan_all_bytes(t, m->config);
 
 	t->expert_bytes = slots + min_u64(m->opts.expert_bytes > 0 ? m->opts.expert_bytes : rest, all);
@@ -242,7 +266,8 @@ static int plan_state(struct odm_model *m, struct od_split *s, struct od_err *er
 	/* The pool has two copies for each sequence, and one of zeros. */
 	const uint64_t copies = 2 * (uint64_t)o->parallel + 1;
 	uint64_t cache = asked_items(o->prefix_cache_mib, odm_state_plan_page_bytes(m)),
-		 snapshots = asked_items(o->snapshot_mib, snapshot_bytes(m));
+		 snapshots = asked_items(o->snapshot_mib, snapshot_bytes(m)), dense = 0;
+	struct dense_room room;
 	int rc = choose_pages(m, s, cache, copies + snapshots, err);
 
 	if (rc != OD_OK)
@@ -258,8 +283,13 @@ static int plan_state(struct odm_model *m, struct od_split *s, struct od_err *er
 	m->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - m->n_pages);
 	m->n_snapshots = (uint32_t)min_u64(snapshots, UINT32_MAX - 1);
 	rc = check_cache_pages(m, err);
+	if (rc == OD_OK && m->dense_choice == OD_DENSE_STREAMED) {
+		rc = od_dense_stream_room(m->pack, &room.least, &room.most, err);
+		if (rc == OD_OK)
+			dense = give_rest_to_dense(m, s, copies, &room);
+	}
 	if (rc == OD_OK && m->opts.tiered)
-		give_rest_to_experts(m, s, copies);
+		give_rest_to_experts(m, s, copies, dense);
 	if (rc == OD_OK)
 		od_split_log(s, m->device, (uint64_t)m->n_pages + m->cache_pages, copies + m->n_snapshots);
 	return rc;
@@ -306,7 +336,8 @@ static int split_tiers(struct odm_model *m, struct od_err *err)
 {
 	int rc = odm_tier_plan_open(&m->tiers, m->pack, m->device, m->form, m->opts.memory_bytes, err);
 
-	m->shares_memory = m->tiers.sizes.lends && od_device_cards(m->device) == 1 &&
+	m->shares_memory = m->tiers.sizes.lends && m->dense_choice != OD_DENSE_STREAMED &&
+			   od_device_cards(m->device) == 1 &&
 			   od_device_lends(m->device, od_state_page_bytes(m->config, m->opts.profile, NULL));
 	return rc == OD_OK ? choose_split(m, err) : rc;
 }
@@ -338,11 +369,38 @@ static int choose_tiers(struct odm_model *m, struct od_err *err)
 	return split_tiers(m, err);
 }
 
+/* A cluster's experts are elsewhere. */
+static int choose_beside_cluster(struct odm_model *m, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	odm_tier_plan_close(&m->tiers);
+	if (m->opts.memory_bytes > 0 || m->dense_choice == OD_DENSE_STREAMED)
+		rc = odm_tier_plan_limit(&m->tiers, m->device, m->opts.memory_bytes, err);
+	return rc == OD_OK ? choose_split(m, err) : rc;
+}
+
+/* Dense weights that do not fit are read in each step, unless the model is to be in memory, or has several GPUs. */
+static int choose_streamed(struct odm_model *m, struct od_err *err)
+{
+	int rc;
+
+	m->dense_choice = OD_DENSE_STREAMED;
+	m->any_ctx = false;
+	rc = m->opts.tiered ? split_tiers(m, err) : choose_beside_cluster(m, err);
+	if (rc != OD_ERR_NOMEM || !m->auto_ctx)
+		return rc;
+	m->any_ctx = true;
+	return m->opts.tiered ? split_tiers(m, err) : choose_beside_cluster(m, err);
+}
+
 /* The form of experts is the faster one only if the model fits with it. A context of a few pages is the last resort. */
 static int choose_memory(struct odm_model *m, struct od_err *err)
 {
-	int rc = m->opts.tiered ? choose_tiers(m, err) : choose_split(m, err);
+	int rc;
 
+	m->dense_choice = OD_DENSE_ALL;
+	rc = m->opts.tiered ? choose_tiers(m, err) : choose_beside_cluster(m, err);
 	if (rc == OD_ERR_NOMEM && m->opts.form == OD_FORM_AUTO && has_smaller_form(m)) {
 		m->form = OD_FORM_PLANES;
 		rc = choose_split(m, err);
@@ -351,8 +409,11 @@ static int choose_memory(struct odm_model *m, struct od_err *err)
 	}
 	if (rc == OD_ERR_NOMEM && m->auto_ctx && !od_device_can_fall_back(m->device)) {
 		m->any_ctx = true;
-		rc = m->opts.tiered ? choose_tiers(m, err) : choose_split(m, err);
+		rc = m->opts.tiered ? choose_tiers(m, err) : choose_beside_cluster(m, err);
 	}
+	if (rc == OD_ERR_NOMEM && !m->opts.resident && od_device_cards(m->device) == 1 &&
+	    !od_device_can_fall_back(m->device))
+		rc = choose_streamed(m, err);
 	if (rc == OD_OK)
 		fit_ctx(m);
 	return rc;

@@ -68,6 +68,14 @@ uint64_t odm_tier_plan_host_bytes(void)
 	return less(have, reserve_of(have) + BESIDE_BYTES);
 }
 
+int odm_tier_plan_limit(struct odm_tier_plan *p, const struct od_device *d, uint64_t memory_bytes, struct od_err *err)
+{
+	const int rc = choose_limit(p, d, memory_bytes, err);
+
+	p->limit_bytes = less(p->memory_bytes, odm_tier_plan_beside(d));
+	return rc;
+}
+
 int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, const struct od_device *d,
 		       enum od_form form, uint64_t memory_bytes, struct od_err *err)
 {
@@ -76,10 +84,9 @@ int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, cons
 	int rc;
 
 	odm_tier_plan_close(p);
-	rc = choose_limit(p, d, memory_bytes, err);
+	rc = odm_tier_plan_limit(p, d, memory_bytes, err);
 	p->n_readers = OD_DEFAULT_READERS;
 	p->n_inflaters = cpus < OD_DEFAULT_INFLATERS ? cpus : OD_DEFAULT_INFLATERS;
-	p->limit_bytes = less(p->memory_bytes, odm_tier_plan_beside(d));
 	if (rc == OD_OK)
 		rc = od_residency_measure(&p->sizes, pack, d, form, err);
 	if (rc == OD_OK)

@@ -31,6 +31,9 @@ struct odm_tier_division {
  * machine has less. p: all zero, or of an earlier call. */
 OD_MUST_CHECK int odm_tier_plan_open(struct odm_tier_plan *p, const struct od_pack *pack, const struct od_device *d,
 				     enum od_form form, uint64_t memory_bytes, struct od_err *err);
+/* The first three alone, for a process that keeps no experts. */
+OD_MUST_CHECK int odm_tier_plan_limit(struct odm_tier_plan *p, const struct od_device *d, uint64_t memory_bytes,
+				      struct od_err *err);
 /* Memory that this process has already, or will need beside a plan; none on a card with memory of its own. */
 uint64_t odm_tier_plan_beside(const struct od_device *d);
 /* Host memory beside a card that experts may take, now: what is free, less the reserve of a machine without a card. */

@@ -31,7 +31,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster",
 		  0, 0, NULL },
 		{ "memory", OD_ARG_SIZE, &o->engine.memory_bytes, "SIZE",
-		  "without these three: limit of this process, which keeps as many experts as fit and loads the others (default: what is free, less 256 MiB or 3%, whichever is more)",
+		  "not with --resident: limit of this process; without a cluster it keeps as many experts as fit and loads the others (default: what is free, less 256 MiB or 3%, whichever is more)",
 		  1, 0, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &o->engine.form, "bf16|planes",
 		  "not with --workers: keep BF16 or compress to 2/3 (default: faster)", 0, 0, od_form_names },
@@ -289,13 +289,11 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 
 	if (given > 1)
 		return od_fail(err, OD_ERR_ARG, "--workers, --local and --resident exclude each other");
-	if (given == 1 && o->engine.memory_bytes > 0)
-		return od_fail(err, OD_ERR_ARG,
-			       "--memory and --%s exclude each other: --memory is for one process that keeps a part of "
-			       "the experts",
-			       a->resident  ? "resident" :
-			       a->local > 0 ? "local" :
-					      "workers");
+	if (a->resident && o->engine.memory_bytes > 0)
+		return od_fail(
+			err, OD_ERR_ARG,
+			"--memory and --resident exclude each other: --memory is for a process that keeps a part "
+			"of the model");
 	if (given == 0)
 		o->mode = ODM_TIERED;
 	rc = check_useless(a, err);

@@ -119,6 +119,11 @@ static void every_option(void **state)
 	good(&a, "--memory 1.5GB --predictor next-gate --hedge 0 --resident-form planes");
 	assert_int_equal(a.opts.mode, ODM_TIERED);
 	assert_int_equal(a.opts.engine.memory_bytes, 1500000000);
+	good(&a, "--local 2 --memory 1GB");
+	assert_int_equal(a.opts.mode, ODM_LOCAL);
+	assert_int_equal(a.opts.engine.memory_bytes, 1000000000);
+	good(&a, "--workers h --memory 1GB");
+	assert_int_equal(a.opts.mode, ODM_WORKERS);
 	good(&a, "");
 	assert_int_equal(a.opts.mode, ODM_TIERED);
 	assert_int_equal(a.opts.engine.memory_bytes, 0);
@@ -165,8 +170,6 @@ static void refusals(void **state)
 		{ "--predictor none --hedge 10", "--hedge is about predictions" },
 		/* A limit for a process that keeps a part of the experts. */
 		{ "--memory 1GB --resident", "--memory and --resident exclude each other" },
-		{ "--memory 1GB --local 2", "--memory and --local exclude each other" },
-		{ "--workers h --memory 1GB", "--memory and --workers exclude each other" },
 		{ "--memory x", "--memory: " },
 		{ "--workers h --predictor next-gate --align-kv 0", "--align-kv is for the shadow" },
 		{ "--local 1 --predictor next-gate --shadow-arg x",

@@ -1,9 +1,11 @@
 #include "common/pack/load/dense_load.h"
 
 #include "common/base/file.h"
+#include "common/base/mem.h"
 #include "common/compute/cards.h"
 #include "common/compute/quant.h"
 #include "common/pack/checksum.h"
+#include "common/pack/load/dense_parts.h"
 #include "common/pack/load/device_check.h"
 #include "common/pack/load/table_rows.h"
 #include "common/pack/pack_internal.h"
@@ -19,9 +21,15 @@ struct od_dense_store {
 	struct od_device *device;
 	struct od_buf *bytes[OD_MAX_CARDS]; /* all tensors of a card, each followed by padding */
 	struct od_table_rows *embed, *layer_embed; /* NULL: in memory, or there is none */
+	/* With OD_DENSE_STREAMED: */
+	struct od_dense_plan plan;
+	struct od_buf *kept, *ring;
+	struct od_dense_stream *stream; /* NULL: all weights stay */
+	struct od_weight *head_piece;
 };
 
-enum tensor_place { NOWHERE, IN_MEMORY, IN_FILE };
+/* STREAMED: a part of dense_parts.h. Its scales are in memory. */
+enum tensor_place { NOWHERE, IN_MEMORY, IN_FILE, STREAMED };
 
 /* Vectors are widened to f32, which is exact, and finish_vector changes some; matrices stay as they are. */
 static uint64_t tensor_memory(const struct od_dense_tensor *t)
@@ -43,7 +51,30 @@ static enum tensor_place place_of(const struct od_pack *p, const struct od_dense
 	if (!od_config_holds_role(&p->config, t->role, t->layer) ||
 	    (choice == OD_DENSE_UNQUANTISED && od_role_quantised(t->role)))
 		return NOWHERE;
-	return choice == OD_DENSE_WITHOUT_TABLES && is_table(p, t) ? IN_FILE : IN_MEMORY;
+	if (choice == OD_DENSE_STREAMED && od_dense_is_part(p, t))
+		return STREAMED;
+	return (choice == OD_DENSE_WITHOUT_TABLES || choice == OD_DENSE_STREAMED) && is_table(p, t) ? IN_FILE :
+												      IN_MEMORY;
+}
+
+/* Memory of a tensor with this place, without a table's or a part's. */
+static uint64_t place_memory(const struct od_dense_tensor *t, enum tensor_place place)
+{
+	switch (place) {
+	case IN_MEMORY: return tensor_memory(t);
+	case STREAMED: return od_dense_scale_memory(t);
+	case IN_FILE:
+	case NOWHERE: break;
+	}
+	return 0;
+}
+
+/* A tied head's parts are read, and the embedding stays in the file. */
+static bool has_table(const struct od_pack *p, const struct od_dense_tensor *t, enum od_dense_choice choice)
+{
+	const enum tensor_place place = place_of(p, t, choice);
+
+	return place == IN_FILE || (place == STREAMED && t->role == OD_ROLE_EMBED);
 }
 
 uint64_t od_dense_row_bytes(const struct od_pack *p, enum od_dense_choice choice, enum od_role role)
@@ -51,7 +82,7 @@ uint64_t od_dense_row_bytes(const struct od_pack *p, enum od_dense_choice choice
 	for (size_t i = 0; i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 
-		if (t->role == role && place_of(p, t, choice) == IN_FILE)
+		if (t->role == role && has_table(p, t, choice))
 			return od_mat_row_bytes(&t->type, t->n_in);
 	}
 	return 0;
@@ -95,10 +126,11 @@ static uint64_t card_bytes(const struct od_pack *p, const struct od_device *d, u
 	for (size_t i = 0; i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 
-		if (place_of(p, t, choice) != IN_MEMORY)
-			continue;
-		n += card_of(d, p, t) == card ? tensor_memory(t) : 0;
-		n += is_head_too(d, p, t) && card == last_card(d, p) ? tensor_memory(t) : 0;
+		const enum tensor_place place = place_of(p, t, choice);
+
+		n += card_of(d, p, t) == card ? place_memory(t, place) : 0;
+		if (place == IN_MEMORY)
+			n += is_head_too(d, p, t) && card == last_card(d, p) ? tensor_memory(t) : 0;
 	}
 	return n;
 }
@@ -109,11 +141,11 @@ uint64_t od_dense_need_bytes(const struct od_pack *p, enum od_dense_choice choic
 
 	for (size_t i = 0; i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
-		const enum tensor_place place = place_of(p, t, choice);
 
-		n += place == IN_MEMORY ? tensor_memory(t) : place == IN_FILE ? od_table_rows_bytes(t) : 0;
+		n += place_memory(t, place_of(p, t, choice));
+		n += has_table(p, t, choice) ? od_table_rows_bytes(t) : 0;
 	}
-	return n;
+	return choice == OD_DENSE_STREAMED ? n + od_dense_parts_least(p) + od_dense_parts_beside(p) : n;
 }
 
 void od_dense_split(const struct od_pack *p, enum od_dense_choice choice, struct od_split *s)
@@ -121,16 +153,19 @@ void od_dense_split(const struct od_pack *p, enum od_dense_choice choice, struct
 	od_split_add(&s->beside.bytes, p->config.n_layers * sizeof(struct od_layer_weights));
 	for (size_t i = 0; i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
+		const enum tensor_place place = place_of(p, t, choice);
 
-		if (place_of(p, t, choice) == IN_FILE)
+		if (has_table(p, t, choice))
 			od_split_add(&s->beside.bytes, od_table_rows_bytes(t));
-		if (place_of(p, t, choice) != IN_MEMORY)
-			continue;
 		od_split_add(od_role_per_layer(t->role) ? &s->layer[t->layer].bytes :
 			     is_with_first(t)		? &s->first :
 							  &s->last,
-			     tensor_memory(t));
-		od_split_add(&s->tied, is_tied(p, t) ? tensor_memory(t) : 0);
+			     place_memory(t, place));
+		od_split_add(&s->tied, place == IN_MEMORY && is_tied(p, t) ? tensor_memory(t) : 0);
+	}
+	if (choice == OD_DENSE_STREAMED) {
+		od_split_add(&s->last, od_dense_parts_least(p));
+		od_split_add(&s->beside.bytes, od_dense_parts_beside(p));
 	}
 }
 
@@ -142,9 +177,13 @@ int od_dense_read(const struct od_pack *p, const struct od_dense_tensor *t, uint
 
 	if (t->run == 0)
 		return od_data_read(&p->dense, false, to, n * each, t->offset + row * each, err);
-	for (uint64_t i = 0; rc == OD_OK && i < n; i++)
-		rc = od_data_read(&p->dense, false, to + i * each, each,
-				  t->offset + od_dense_row(t->form, t->run, row + i) * each, err);
+	for (uint64_t i = 0, end; rc == OD_OK && i < n; i = end) { /* rows that are neighbours in the file, too */
+		const uint64_t at = od_dense_row(t->form, t->run, row + i);
+
+		for (end = i + 1; end < n && od_dense_row(t->form, t->run, row + end) == at + end - i;)
+			end++;
+		rc = od_data_read(&p->dense, false, to + i * each, (end - i) * each, t->offset + at * each, err);
+	}
 	return rc;
 }
 
@@ -334,7 +373,7 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, enum 
 		const enum tensor_place place = place_of(p, t, choice);
 		struct od_ref *to = &at[card_of(s->device, p, t)], *head = &at[last_card(s->device, p)];
 
-		if (place == IN_FILE)
+		if (has_table(p, t, choice))
 			rc = open_table(s, p, t, err);
 		if (place != IN_MEMORY)
 			continue;
@@ -349,6 +388,97 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, enum 
 	}
 	if (p->config.tied_head && s->dense.head.data.buf == NULL)
 		s->dense.head = s->dense.embed;
+	return rc;
+}
+
+/* ---- parts that steps may read ---- */
+
+/* Where each part goes. Scales of a tensor are in the memory of those that stay. */
+static void bind_parts(struct od_dense_store *s, struct od_dense_parts *parts, struct od_ref scales)
+{
+	uint64_t at = 0;
+	uint32_t n = 0;
+
+	for (size_t i = 0; i < parts->n; i++) {
+		const struct od_dense_part *plan = &parts->plan[i];
+		struct od_dense_stream_part *part = &parts->part[i];
+		const struct od_dense_tensor *t = part->tensor;
+		const bool first = part->row == 0, head = !od_role_per_layer(t->role);
+		struct od_weight *w = head ? &s->head_piece[n++] : &s->layer[t->layer].w[t->role];
+		struct od_ref row_scales;
+
+		part->stays = plan->stays;
+		part->behind = plan->behind;
+		part->to = plan->stays ? od_buf_ref(s->kept, at) : od_buf_ref(s->ring, plan->at);
+		part->to = od_ref_at(part->to, od_dense_part_phase(t, part->row));
+		at += plan->stays ? plan->bytes : 0;
+		if (t->type.scale != 0 && first) {
+			part->scales = scales;
+			scales = od_ref_at(scales, od_dense_scale_memory(t));
+		} else if (t->type.scale != 0) {
+			part->scales = parts->part[i - 1].scales;
+		}
+		row_scales = part->scales;
+		od_weight_bind_apart(w, &t->type, part->n, t->n_in, part->to, row_scales);
+		w->scales.at.at += t->type.scale != 0 ? part->row * od_mat_scale_row_bytes(&t->type, t->n_in) : 0;
+	}
+	s->dense.head_piece = s->head_piece;
+	s->dense.n_head_pieces = n;
+}
+
+static int make_room(struct od_dense_store *s, const struct od_dense_parts *parts, uint64_t bytes, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (!od_dense_plan_make(&s->plan, parts->plan, parts->n, bytes))
+		return od_fail(err, OD_ERR_NOMEM,
+			       "dense weights: %" PRIu64 " bytes for two layers at a time are needed, found %" PRIu64,
+			       s->plan.ring_bytes, bytes);
+	s->head_piece = calloc(parts->n, sizeof(*s->head_piece));
+	if (s->head_piece == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu parts of dense weights", parts->n);
+	if (s->plan.kept_bytes > 0)
+		rc = od_buf_new(&s->kept, s->device, s->plan.kept_bytes, "the dense weights that stay", err);
+	if (rc == OD_OK && s->plan.ring_bytes > 0)
+		rc = od_buf_new_shared(&s->ring, s->device, s->plan.ring_bytes, "dense weights that steps read", err);
+	return rc;
+}
+
+static int load_parts(struct od_dense_store *s, struct od_pack *p, const struct od_dense_room *room, struct od_err *err)
+{
+	struct od_dense_parts parts;
+	struct od_dense_stream_opts o = { .pack = p, .device = s->device, .host_bytes = room->host_bytes };
+	int rc = od_dense_parts_list(&parts, p, err);
+
+	if (rc == OD_OK)
+		rc = make_room(s, &parts, room->bytes, err);
+	if (rc == OD_OK) {
+		bind_parts(s, &parts,
+			   od_buf_ref(s->bytes[0], card_bytes(p, s->device, 0, OD_DENSE_STREAMED) - parts.scale_bytes));
+		o.part = parts.part;
+		o.n = parts.n;
+		o.direct = od_data_direct(&p->dense, room->direct);
+		rc = od_dense_stream_new(&s->stream, &o, err);
+	}
+	if (rc == OD_OK)
+		s->dense.stream = (struct od_weight_stream){ .take = od_dense_stream_take,
+							     .give = od_dense_stream_give,
+							     .arg = s->stream };
+	od_dense_parts_fini(&parts);
+	return rc;
+}
+
+int od_dense_stream_room(const struct od_pack *p, uint64_t *least, uint64_t *most, struct od_err *err)
+{
+	struct od_dense_parts parts;
+	int rc = od_dense_parts_list(&parts, p, err);
+
+	*least = *most = 0;
+	for (size_t i = 0; rc == OD_OK && i < parts.n; i++)
+		*most += parts.plan[i].bytes;
+	if (rc == OD_OK)
+		*least = od_dense_parts_least(p);
+	od_dense_parts_fini(&parts);
 	return rc;
 }
 
@@ -382,10 +512,38 @@ int od_dense_load(struct od_dense_store **out, const struct od_pack *p, struct o
 	return OD_OK;
 }
 
+int od_dense_load_streamed(struct od_dense_store **out, struct od_pack *p, struct od_device *d,
+			   const struct od_dense_room *room, struct od_err *err)
+{
+	int rc = od_dense_load(out, p, d, OD_DENSE_STREAMED, err); /* all but the parts */
+
+	if (rc == OD_OK)
+		rc = load_parts(*out, p, room, err);
+	if (rc == OD_OK)
+		return OD_OK;
+	od_dense_free(*out);
+	*out = NULL;
+	return rc;
+}
+
+const struct od_dense_plan *od_dense_chosen(const struct od_dense_store *s)
+{
+	return s->stream != NULL ? &s->plan : NULL;
+}
+
+const struct od_dense_stream *od_dense_streamed(const struct od_dense_store *s)
+{
+	return s->stream;
+}
+
 void od_dense_free(struct od_dense_store *s)
 {
 	if (s == NULL)
 		return;
+	od_dense_stream_free(s->stream);
+	od_buf_free(s->kept);
+	od_buf_free(s->ring);
+	free(s->head_piece);
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
 		od_buf_free(s->bytes[i]);
 	od_table_rows_close(s->embed);
