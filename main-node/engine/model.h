@@ -22,7 +22,7 @@ struct odm_model {
 	struct od_device *device;
 	enum od_form form; /* form of experts here, or on the workers of --local */
 	enum od_dense_choice dense_choice;
-	/* OD_DENSE_STREAMED: for its ring and the weights that stay; memory of the process with which all would */
+	/* OD_DENSE_STREAMED: for its ring and the weights that stay; memory of the process with which all would stay */
 	uint64_t dense_bytes, dense_all_bytes;
 	struct od_dense_store *dense;
 	struct od_dense_figures dense_counted; /* in steps' counters so far */

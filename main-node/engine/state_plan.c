@@ -23,6 +23,12 @@ struct dense_room {
 	uint64_t least, most; /* od_dense_stream_room */
 };
 
+/* The process has a limit of its own, instead of all that is free. */
+static bool has_limit(const struct odm_model *m)
+{
+	return m->opts.tiered || m->tiers.memory_bytes > 0;
+}
+
 /* Memory of main itself, without sequences' pages. */
 static int open_split(struct odm_model *m, struct od_split *s, struct od_err *err)
 {
@@ -30,7 +36,7 @@ static int open_split(struct odm_model *m, struct od_split *s, struct od_err *er
 	struct od_forward_opts chunk = fo;
 	const uint64_t have = od_device_free_bytes(m->device);
 	/* Each of several cards has its own limit. */
-	const uint64_t limit = m->tiers.limit_bytes > 0			   ? m->tiers.limit_bytes :
+	const uint64_t limit = has_limit(m)				   ? m->tiers.limit_bytes :
 			       have > 0 && od_device_cards(m->device) == 1 ? have :
 									     UINT64_MAX;
 	int rc = od_split_init(s, m->device, m->config->n_layers, 0, m->config->n_layers, limit, err);
@@ -168,9 +174,11 @@ static int too_little_memory(const struct odm_model *m, uint64_t need, struct od
 
 	return od_fail(err, OD_ERR_NOMEM,
 		       "%s: at least %s of memory (%" PRIu64
-		       " bytes) are needed for two layers of the dense weights at a time, one context%s; %s %s; see "
-		       "--memory, --ctx-size, --parallel and --prefill-rows",
+		       " bytes) are needed for %s, one context%s; %s %s; see --memory, --ctx-size, --parallel and "
+		       "--prefill-rows",
 		       od_pack_dir(m->pack), od_format_bytes(least, a, sizeof(a)), least,
+		       m->dense_choice == OD_DENSE_STREAMED ? "two layers of the dense weights at a time" :
+							      "the dense weights",
 		       m->opts.tiered ? " and the experts of one layer" : "",
 		       m->opts.memory_bytes > 0 ? "found --memory" : "free are",
 		       od_format_bytes(t->memory_bytes, b, sizeof(b)));
@@ -210,7 +218,10 @@ static int choose_pages(struct odm_model *m, struct od_split *s, uint64_t cache,
 	m->n_pages = (uint32_t)min_u64(pages, UINT32_MAX);
 	if (od_split_fits(s, m->n_pages + cache, copies))
 		return OD_OK;
-	if (fills_memory(m))
+	if (m->dense_choice != OD_DENSE_STREAMED)
+		m->dense_all_bytes =
+			od_split_need(s, s->n_cards, m->n_pages + cache, copies) + odm_tier_plan_beside(m->device);
+	if (has_limit(m))
 		return too_little_memory(m, od_split_need(s, s->n_cards, m->n_pages + cache, copies), err);
 	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available (%s)%s", od_pack_dir(m->pack),
 		       od_format_bytes(od_split_need(s, s->n_cards, m->n_pages + cache, copies), a, sizeof(a)),
@@ -227,7 +238,6 @@ static uint64_t give_rest_to_dense(struct odm_model *m, const struct od_split *s
 					    copies + m->n_snapshots),
 		       rest = s->card[s->n_cards].free - need;
 
-	m->dense_all_bytes = odm_tier_plan_beside(m->device) + need + room->most - room->least;
 	m->dense_bytes = min_u64(room->least + rest, room->most);
 	return m->dense_bytes > room->least ? m->dense_bytes - room->least : 0;
 }
@@ -380,7 +390,14 @@ static int choose_beside_cluster(struct odm_model *m, struct od_err *err)
 	return rc == OD_OK ? choose_split(m, err) : rc;
 }
 
-/* Dense weights that do not fit are read in each step, unless the model is to be in memory, or has several GPUs. */
+/* Steps can read dense weights that do not fit; not if the model is to be in memory, or has several GPUs. What reading
+ * needs may be more than small models save. */
+static bool can_stream(const struct odm_model *m)
+{
+	return !m->opts.resident && od_device_cards(m->device) == 1 && !od_device_can_fall_back(m->device) &&
+	       od_dense_need_bytes(m->pack, OD_DENSE_STREAMED) < od_dense_need_bytes(m->pack, m->dense_choice);
+}
+
 static int choose_streamed(struct odm_model *m, struct od_err *err)
 {
 	int rc;
@@ -411,8 +428,7 @@ static int choose_memory(struct odm_model *m, struct od_err *err)
 		m->any_ctx = true;
 		rc = m->opts.tiered ? choose_tiers(m, err) : choose_beside_cluster(m, err);
 	}
-	if (rc == OD_ERR_NOMEM && !m->opts.resident && od_device_cards(m->device) == 1 &&
-	    !od_device_can_fall_back(m->device))
+	if (rc == OD_ERR_NOMEM && can_stream(m))
 		rc = choose_streamed(m, err);
 	if (rc == OD_OK)
 		fit_ctx(m);

@@ -1,5 +1,5 @@
-/* Which dense weights stay and where the others go: against all possible choices of small models, and played: a reader
- * that is as far ahead as it may be never writes over weights that are still needed. */
+/* The choice of dense weights that stay, and of places for the others: against all possible choices of small models,
+ * and played: a reader that is as far ahead as it may be never writes over weights that are still needed. */
 #include "common/pack/load/dense_plan.h"
 
 #include <setjmp.h>
@@ -62,7 +62,7 @@ static uint64_t best_of_all(const struct od_dense_part *part, size_t n, uint64_t
 	const uint32_t all = (1u << n) - 1;
 	uint64_t best = UINT64_MAX;
 
-	for (uint32_t mask = 0; mask <= all; mask++) { /* those that are read */
+	for (uint32_t mask = 0; mask <= all; mask++) { /* the parts that are read */
 		const uint64_t read = bytes_of(part, n, mask);
 
 		if (read < best && bytes_of(part, n, all & ~mask) + least_ring(part, n, mask) <= most_bytes)
@@ -203,7 +203,7 @@ static void a_quarter_of_the_memory(void **state)
 	assert_true(n_ahead >= n_all / 10 * 9);
 }
 
-/* The same amount of each layer stays, so that reading never stops for long. */
+/* About as much of each layer stays, so that reading never stops for long. */
 static void what_stays_is_spread(void **state)
 {
 	static struct od_dense_part part[MOST];

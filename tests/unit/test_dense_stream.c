@@ -148,6 +148,40 @@ static void stages_in_any_order(void **state)
 	od_dense_free(s);
 }
 
+/* A queue may run long after the stage was given back: its memory is not written until then. */
+static void queued_work_finds_its_weights(void **state)
+{
+	const uint32_t n_layers = od_pack_config(pack)->n_layers;
+	const uint64_t n = weight_bytes(&od_dense_get(whole)->layer[0].w[OD_ROLE_O]);
+	uint8_t *found = malloc(n * n_layers);
+	struct od_dense_store *s;
+	struct od_err err = { 0 };
+	uint64_t room[2];
+
+	(void)state;
+	assert_non_null(found);
+	rooms(room);
+	s = stream_in(room[0], 0, false);
+	for (int step = 0; step < 2; step++) {
+		for (uint32_t stage = 0; stage < n_stages(s); stage++) {
+			must(take(s, stage, &err), &err);
+			if (stage < n_layers)
+				od_device_get(device, OD_QUEUE_COMPUTE, found + n * stage,
+					      od_dense_get(s)->layer[stage].w[OD_ROLE_O].data, n);
+			od_dense_get(s)->stream.give(od_dense_get(s)->stream.arg, stage);
+		}
+		sync_device(device);
+		for (uint32_t layer = 0; layer < n_layers; layer++) {
+			uint8_t *b = copy_at(device, od_dense_get(whole)->layer[layer].w[OD_ROLE_O].data, n);
+
+			assert_memory_equal(found + n * layer, b, n);
+			free(b);
+		}
+	}
+	od_dense_free(s);
+	free(found);
+}
+
 /* Beside a device with memory of its own. */
 static void the_host_has_some(void **state)
 {
@@ -314,6 +348,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(steps_find_the_same_bytes),
 		cmocka_unit_test(stages_in_any_order),
+		cmocka_unit_test(queued_work_finds_its_weights),
 		cmocka_unit_test(the_host_has_some),
 		cmocka_unit_test(changed_bytes_end_a_step_until_they_are_right),
 		cmocka_unit_test(a_file_that_became_shorter),
