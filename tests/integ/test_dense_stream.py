@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Dense weights of several times main's memory: the same tokens as with all of them in memory, within the limit, alone, with workers, from
 a GGUF file and in a real control group; and a byte that changes on the disk ends the text, not the server. Standard library only."""
+import array
 import atexit
 import concurrent.futures
 import contextlib
 import json
+import math
 import os
+import random
 import re
 import shutil
 import subprocess
 import time
 
 import gguf_checkpoint
+import tiny_checkpoint
 from cluster_util import BIN, CHECKPOINT, FAR, HANG_S, SLOW, TMP, Skip, run_tests, test, tool
 from serve_util import Server, stop_servers
 
@@ -135,6 +139,47 @@ def from_a_gguf_file():
     limit = least(path) + 4 * 2**20
     r, said = write(path, "--memory", limit)
     check(r, said, path, limit)
+
+
+def pack_of(name, cfg, tensors):
+    path = os.path.join(TMP, name)
+    os.mkdir(path)
+    tiny_checkpoint.write_safetensors(os.path.join(path, "model.safetensors"), tensors)
+    with open(os.path.join(path, "config.json"), "w") as f:
+        json.dump(cfg, f)
+    for file in "tokenizer.json", "tokenizer_config.json":
+        shutil.copy(os.path.join(CHECKPOINT, file), path)
+    tool("od-pack", "--shadow", "none", path, path + ".pack")
+    return path + ".pack"
+
+
+@test
+def matrices_with_scales():
+    rng = random.Random(1)
+    cfg, tensors = gguf_checkpoint.load(checkpoint(8))
+    for name, (_, shape, _) in list(tensors.items()):
+        if "self_attn" in name:
+            codes = rng.randbytes(shape[0] * shape[1]).translate(bytes(b & 0xb7 for b in range(256)))  # magnitudes of at most 15, no NaN
+            blocks = [-(-n // 128) for n in shape]
+            scales = array.array("f", [rng.choice((0.002, 0.02)) for _ in range(math.prod(blocks))])
+            tensors[name] = "F8_E4M3", shape, codes
+            tensors[name + "_scale_inv"] = "F32", blocks, scales.tobytes()
+    cfg["quantization_config"] = {"activation_scheme": "dynamic", "quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    pack = pack_of("scaled", cfg, tensors)
+    limit = least(pack) + 4 * 2**20
+    r, said = write(pack, "--memory", limit)
+    check(r, said, pack, limit)
+    assert len(set(r["token_ids"])) > 4, r
+
+
+@test
+def a_head_that_is_the_embedding():
+    cfg, tensors = gguf_checkpoint.load(checkpoint(8))
+    del tensors["lm_head.weight"]
+    pack = pack_of("tied", {**cfg, "tie_word_embeddings": True}, tensors)
+    limit = least(pack) + 4 * 2**20
+    r, said = write(pack, "--memory", limit)
+    check(r, said, pack, limit)
 
 
 @test

@@ -5,6 +5,7 @@
 #include "common/pack/checksum.h"
 #include "common/pack/load/dense_piece.h"
 #include "common/pack/pack_internal.h"
+#include "common/pack/team.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -47,8 +48,8 @@ struct od_dense_stream {
 	struct reader {
 		struct od_dense_stream *stream;
 		struct od_dense_reader file;
-		uint8_t *host; /* a piece on its way to the device; NULL: it maps its memory */
-		uint64_t host_bytes, stage_bytes;
+		uint8_t *host; /* a piece on its way to the device; after the start NULL if that maps its memory */
+		uint64_t stage_bytes;
 		pthread_t thread;
 		bool started;
 	} reader[OD_DENSE_READERS];
@@ -116,8 +117,8 @@ static int put_piece(struct od_dense_stream *s, const struct read_piece *c, uint
 	return rc;
 }
 
-/* From the file, or from the host's memory, to its place. sum: what it adds its bytes to, instead of checking them;
- * NULL after the start. */
+/* From the file, or from the host's memory, to its place. sum: NULL after the start. At the start it gets the bytes,
+ * which are checked later, and parts that do not stay go nowhere. */
 static int load_piece(struct od_dense_stream *s, const struct reader *r, struct read_piece *c, uint64_t after,
 		      XXH3_state_t *sum, struct od_err *err)
 {
@@ -125,7 +126,11 @@ static int load_piece(struct od_dense_stream *s, const struct reader *r, struct 
 	const uint64_t each = row_bytes(p->p.tensor), at = (c->row - p->p.row) * each, n = c->n * each;
 	const struct od_ref to = od_ref_at(p->p.to, at);
 	const bool last = c->row + c->n == p->p.row + p->p.n;
-	uint8_t *map = od_ref_map(to), *host = map != NULL ? map : p->host != NULL ? p->host + at : r->host;
+	const bool checks = sum != NULL && !p->p.stays;
+	uint8_t *map = checks ? NULL : od_ref_map(to), /* at the start several threads would use the ring at will */
+		*host = map != NULL	? map :
+			p->host != NULL ? p->host + at :
+					  r->host;
 	int rc = OD_OK;
 
 	if (p->in_host) {
@@ -144,7 +149,7 @@ static int load_piece(struct od_dense_stream *s, const struct reader *r, struct 
 	/* Others' weights were there before: zeros follow a matrix, as everywhere. */
 	if (last && !p->in_host)
 		memset(host + n, 0, OD_PAD_BYTES);
-	if (map != NULL || (sum != NULL && !p->p.stays))
+	if (map != NULL || checks)
 		return OD_OK;
 	return put_piece(s, c, after, to, host, n + (last ? OD_PAD_BYTES : 0), err);
 }
@@ -342,33 +347,60 @@ static int load_scales(struct od_dense_stream *s, const struct od_dense_stream_p
 	return rc;
 }
 
-/* All parts of the tensor of part `first`; *end: the part behind them. */
-static int load_tensor(struct od_dense_stream *s, size_t first, size_t *end, XXH3_state_t *sum, struct od_err *err)
+struct loading {
+	struct od_dense_stream *stream;
+	size_t *first; /* [n]: the first part of each tensor */
+	size_t n;
+	pthread_mutex_t compute; /* the compute queue belongs to one thread at a time */
+};
+
+static int load_tensor(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
 {
+	struct loading *l = arg;
+	struct od_dense_stream *s = l->stream;
+	const size_t first = l->first[item];
 	const struct od_dense_tensor *t = s->part[first].p.tensor;
+	XXH3_state_t *sum = XXH3_createState();
 	int rc = OD_OK;
 
+	*bytes = t->bytes;
+	if (sum == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to check dense weights");
 	XXH3_64bits_reset(sum);
-	for (*end = first; rc == OD_OK && *end < s->n_parts && s->part[*end].p.tensor == t; ++*end) {
-		struct streamed_part *p = &s->part[*end];
+	for (size_t at = first; rc == OD_OK && at < s->n_parts && s->part[at].p.tensor == t; at++) {
+		struct streamed_part *p = &s->part[at];
 
 		for (size_t i = 0; rc == OD_OK && i < p->n_pieces; i++)
-			rc = load_piece(s, &s->reader[0], &s->piece[p->first_piece + i], 0, sum, err);
+			rc = load_piece(s, &s->reader[thread], &s->piece[p->first_piece + i], 0, sum, err);
 		p->in_host = p->host != NULL;
 	}
-	if (rc == OD_OK && s->part[first].p.scales.buf != NULL)
+	if (rc == OD_OK && s->part[first].p.scales.buf != NULL) {
+		pthread_mutex_lock(&l->compute);
 		rc = load_scales(s, &s->part[first].p, sum, err);
-	return rc == OD_OK ? od_dense_check_sum(s->pack, t, XXH3_64bits_digest(sum), err) : rc;
+		pthread_mutex_unlock(&l->compute);
+	}
+	if (rc == OD_OK)
+		rc = od_dense_check_sum(s->pack, t, XXH3_64bits_digest(sum), err);
+	XXH3_freeState(sum);
+	return rc;
 }
 
 static int load_all(struct od_dense_stream *s, struct od_err *err)
 {
-	XXH3_state_t *sum = XXH3_createState();
-	int rc = sum != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory to check dense weights");
+	struct loading l = { .stream = s, .first = calloc(s->n_parts, sizeof(*l.first)) };
+	int rc;
 
-	for (size_t i = 0, end; rc == OD_OK && i < s->n_parts; i = end)
-		rc = load_tensor(s, i, &end, sum, err);
-	XXH3_freeState(sum);
+	if (l.first == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a list of dense weights");
+	pthread_mutex_init(&l.compute, NULL);
+	for (size_t i = 0; i < s->n_parts; i++)
+		if (i == 0 || s->part[i].p.tensor != s->part[i - 1].p.tensor)
+			l.first[l.n++] = i;
+	rc = od_team_run(
+		&(struct od_team_job){ .fn = load_tensor, .arg = &l, .n_items = l.n, .n_threads = OD_DENSE_READERS },
+		err);
+	pthread_mutex_destroy(&l.compute);
+	free(l.first);
 	atomic_store(&s->read_bytes, 0);
 	return rc;
 }
@@ -429,7 +461,7 @@ uint64_t od_dense_stream_bytes(const struct od_dense_stream_part *part, size_t n
 	for (size_t i = 0; i < n; i++)
 		sum += sizeof(struct streamed_part) + sizeof(struct ring_stage) + 3 * sizeof(uint64_t) +
 		       pieces_of(&part[i]) * sizeof(struct read_piece);
-	return sum + OD_DENSE_READERS * od_map_bytes(stage_bytes(part, n));
+	return sum + 2 * OD_DENSE_READERS * od_map_bytes(stage_bytes(part, n));
 }
 
 static int make_tables(struct od_dense_stream *s, const struct od_dense_stream_opts *o, struct od_err *err)
@@ -484,9 +516,9 @@ static int make_readers(struct od_dense_stream *s, const struct od_dense_stream_
 		*r = (struct reader){ .stream = s, .file = { .pack = o->pack, .direct = o->direct } };
 		r->stage_bytes = bytes;
 		r->file.stage = od_map(bytes);
-		if (!od_device_maps(s->device) && r->file.stage != NULL)
+		if (r->file.stage != NULL)
 			r->host = od_host_new(s->device, bytes);
-		if (r->file.stage == NULL || (!od_device_maps(s->device) && r->host == NULL))
+		if (r->host == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "no memory to read dense weights");
 	}
 	return OD_OK;
@@ -494,6 +526,10 @@ static int make_readers(struct od_dense_stream *s, const struct od_dense_stream_
 
 static int start_readers(struct od_dense_stream *s, struct od_err *err)
 {
+	for (size_t i = 0; s->maps && i < OD_DENSE_READERS; i++) {
+		od_host_free(s->device, s->reader[i].host, s->reader[i].stage_bytes);
+		s->reader[i].host = NULL;
+	}
 	for (size_t i = 0; s->n > 0 && i < OD_DENSE_READERS; i++) {
 		if (pthread_create(&s->reader[i].thread, NULL, read_ahead, &s->reader[i]) != 0)
 			return od_fail(err, OD_ERR_NOMEM, "cannot start a thread that reads dense weights");

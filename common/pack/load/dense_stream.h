@@ -13,7 +13,7 @@
 #include "common/pack/manifest.h"
 #include "common/pack/pack.h"
 
-#define OD_DENSE_READERS 4 /* threads: so many reads of a mebibyte keep an SSD busy */
+#define OD_DENSE_READERS 8 /* threads: the disk is busy while some of them check, or have no CPU */
 
 /* Rows of a matrix. The parts of a tensor follow one another and have all of its rows. */
 struct od_dense_stream_part {
