@@ -217,7 +217,7 @@ start_fuzzers() {
 
 on_far="unit:device unit:ops unit:ops_experts unit:ops_loads unit:ops_attention unit:mixers unit:forward unit:forward_steps
 	unit:fixed_state unit:prefix_store unit:route unit:expert_ffn unit:emulator unit:od_shadow unit:od_worker
-	unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
+	unit:worker_cache unit:expert_form unit:dense_stream unit:generate integ:conform integ:cluster"
 on_gpu="device ops ops_64 ops_experts ops_experts_64 ops_loads ops_attention ops_attention_64 ops_delta ops_float64 route expert_form"
 
 start_on_far() {

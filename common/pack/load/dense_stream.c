@@ -279,9 +279,9 @@ int od_dense_stream_take(void *arg, uint32_t stage, struct od_err *err)
 	/* An error of an earlier time says nothing of now. */
 	if (s->lost || s->rc != OD_OK || s->given % s->n != g->first)
 		begin_at(s, g->first);
-	while (s->rc == OD_OK && !all_done(s, g))
+	/* A later stage that cannot be read does not concern this one, whose pieces were begun before. */
+	while (!all_done(s, g) && (s->rc == OD_OK || s->n_busy > 0))
 		pthread_cond_wait(&s->ready, &s->lock);
-	/* A later stage that cannot be read does not concern this one. */
 	rc = all_done(s, g) ? OD_OK : s->rc;
 	if (rc != OD_OK) {
 		*err = s->why;
