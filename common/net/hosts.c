@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,7 @@ const char *const od_node_names[] = { "worker", "shadow", NULL };
 static const uint16_t default_port[] = { OD_DEFAULT_WORKER_PORT, OD_DEFAULT_SHADOW_PORT };
 
 struct host_words {
-	char line[1024];
+	char line[OD_HOSTS_LINE];
 	char *word[MAX_WORDS];
 	size_t n;
 };
@@ -149,12 +150,145 @@ static int find_role(const char *word)
 	return -1;
 }
 
-static int set_key(struct od_host *h, const char *word, struct od_err *err)
+/* ---- the words behind a host ---- */
+
+enum word_unit { UNIT_BYTES, UNIT_BITS, UNIT_NUMBER };
+
+static const struct word_row {
+	const char *name;
+	size_t offset; /* in od_host_words */
+	enum word_unit unit;
+	double min, max; /* Values outside them are slips of the pen: a missing G, bytes for bits. */
+} word_rows[] = {
+	{ "memory=", offsetof(struct od_host_words, memory_bytes), UNIT_BYTES, 0x1p20, 0x1p49 },
+	{ "read=", offsetof(struct od_host_words, read_rate), UNIT_BYTES, 0x1p10, 0x1p49 },
+	{ "speed=", offsetof(struct od_host_words, speed), UNIT_NUMBER, 1e-6, 1e6 },
+	{ "many=", offsetof(struct od_host_words, many), UNIT_NUMBER, 1e-6, 1e6 },
+	{ "link=", offsetof(struct od_host_words, link_bits), UNIT_BITS, 1e3, 1e13 },
+	{ "latency=", offsetof(struct od_host_words, latency_ms), UNIT_NUMBER, 1e-4, 1e5 },
+};
+#define N_WORD_ROWS (sizeof(word_rows) / sizeof(word_rows[0]))
+static const char key_word[] = "key=";
+
+static double *word_value(struct od_host_words *words, const struct word_row *row)
 {
-	if (strncmp(word, "key=", 4) != 0)
-		return od_fail(err, OD_ERR_ARG, "expected nothing or key=PUBLICKEY after the host, found \"%s\"", word);
+	return (double *)((char *)words + row->offset);
+}
+
+const char *od_hosts_word(const char *setting, size_t len)
+{
+	for (size_t i = 0; i < N_WORD_ROWS; i++) {
+		size_t n = strlen(word_rows[i].name);
+
+		if (len >= n && memcmp(setting, word_rows[i].name, n) == 0)
+			return word_rows[i].name;
+	}
+	return len >= strlen(key_word) && memcmp(setting, key_word, strlen(key_word)) == 0 ? key_word : NULL;
+}
+
+/* "2.5G", "100M", "1e9": powers of 1,000, as networks have them. */
+static int parse_bits(const char *text, double *out, struct od_err *err)
+{
+	static const char units[] = "KMG";
+	char number[32];
+	size_t len = strlen(text);
+	const char *unit = len > 0 ? strchr(units, text[len - 1] & ~0x20) : NULL;
+	int rc;
+
+	*out = 0;
+	if (len >= sizeof(number))
+		return od_fail(err, OD_ERR_ARG, "expected bits a second such as 1G, found \"%s\"", text);
+	memcpy(number, text, len + 1);
+	if (unit != NULL)
+		number[len - 1] = '\0';
+	rc = od_parse_real(number, 0, 1e15, out, err);
+	if (rc != OD_OK)
+		return od_fail(err, rc, "expected bits a second such as 1G, found \"%s\"", text);
+	for (; unit != NULL && unit >= units; unit--)
+		*out *= 1000;
+	return OD_OK;
+}
+
+static int parse_value(double *out, const char *text, enum word_unit unit, struct od_err *err)
+{
+	uint64_t bytes;
+	int rc;
+
+	if (unit == UNIT_BITS)
+		return parse_bits(text, out, err);
+	if (unit == UNIT_NUMBER)
+		return od_parse_real(text, 0, 1e15, out, err);
+	rc = od_parse_size(text, &bytes, err);
+	*out = (double)bytes;
+	return rc;
+}
+
+/* "12G" for 12 * 2^30: the shortest text with four digits. */
+static void value_text(double value, enum word_unit unit, char *buf, size_t size)
+{
+	static const char *const suffix[] = { "", "K", "M", "G", "T" };
+	const double step = unit == UNIT_BYTES ? 1024 : 1000;
+	const size_t most = unit == UNIT_NUMBER ? 0 : unit == UNIT_BITS ? 3 : 4;
+	size_t n = 0;
+
+	for (; n < most && value >= step; n++)
+		value /= step;
+	snprintf(buf, size, value < 10000 ? "%.4g%s" : "%.0f%s", value, suffix[n]);
+}
+
+const char *od_host_words_text(const struct od_host_words *words, char *buf, size_t size)
+{
+	struct od_host_words copy = *words;
+	size_t len = 0;
+
+	buf[0] = '\0';
+	for (size_t i = 0; i < N_WORD_ROWS && len < size; i++) {
+		double value = *word_value(&copy, &word_rows[i]);
+		char text[32];
+
+		if (value <= 0)
+			continue;
+		value_text(value, word_rows[i].unit, text, sizeof(text));
+		len += (size_t)snprintf(buf + len, size - len, " %s%s", word_rows[i].name, text);
+	}
+	return buf;
+}
+
+static int set_value(struct od_host_words *words, const struct word_row *row, const char *text, struct od_err *err)
+{
+	double *out = word_value(words, row), value;
+	char least[32], most[32];
+
+	if (*out > 0)
+		return od_fail(err, OD_ERR_ARG, "expected %s once, found it twice", row->name);
+	if (parse_value(&value, text, row->unit, err) != OD_OK)
+		return od_fail_within(err, "%s", row->name);
+	if (!(value >= row->min && value <= row->max)) {
+		value_text(row->min, row->unit, least, sizeof(least));
+		value_text(row->max, row->unit, most, sizeof(most));
+		return od_fail(err, OD_ERR_ARG, "%s: expected %s to %s, found %s", row->name, least, most, text);
+	}
+	*out = value;
+	return OD_OK;
+}
+
+static int set_word(struct od_host *h, const char *word, struct od_err *err)
+{
+	const char *name = od_hosts_word(word, strlen(word));
+
+	if (name == NULL)
+		return od_fail(
+			err, OD_ERR_ARG,
+			"expected key=, memory=, read=, speed=, many=, link= or latency= after the host, found \"%s\"",
+			word);
+	for (size_t i = 0; i < N_WORD_ROWS; i++) {
+		if (name == word_rows[i].name)
+			return set_value(&h->words, &word_rows[i], word + strlen(name), err);
+	}
+	if (h->has_key)
+		return od_fail(err, OD_ERR_ARG, "expected key= once, found it twice");
 	h->has_key = true;
-	return od_key_parse(h->key, word + 4, err) == OD_OK ? OD_OK : od_fail_within(err, "key=");
+	return od_key_parse(h->key, word + strlen(name), err) == OD_OK ? OD_OK : od_fail_within(err, "key=");
 }
 
 static int set_host(struct od_host *h, struct host_words *w, struct od_err *err)
@@ -162,11 +296,12 @@ static int set_host(struct od_host *h, struct host_words *w, struct od_err *err)
 	size_t at = 0;
 	int role = find_role(w->word[0]);
 
+	h->is_main = strcmp(w->word[0], "main") == 0;
 	/* A first word in front of another that is no setting must be a role. */
-	if (role < 0 && w->n > 1 && strchr(w->word[1], '=') == NULL)
-		return od_fail(err, OD_ERR_ARG, "expected worker or shadow in front of a host, found \"%s\"",
+	if (role < 0 && !h->is_main && w->n > 1 && strchr(w->word[1], '=') == NULL)
+		return od_fail(err, OD_ERR_ARG, "expected main, worker or shadow in front of a host, found \"%s\"",
 			       w->word[0]);
-	if (role >= 0)
+	if (role >= 0 || h->is_main)
 		at = 1;
 	if (at == w->n)
 		return od_fail(err, OD_ERR_ARG, "expected a host behind \"%s\"", w->word[0]);
@@ -174,11 +309,10 @@ static int set_host(struct od_host *h, struct host_words *w, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "expected a host, found \"%s\"", w->word[at]);
 	h->role = role >= 0 ? (enum od_node_kind)role : OD_NODE_WORKER;
 	h->port = default_port[h->role];
-	if (at + 2 < w->n)
-		return od_fail(err, OD_ERR_ARG, "expected one setting after the host, found a second: \"%s\"",
-			       w->word[at + 2]);
-	if (at + 1 < w->n && set_key(h, w->word[at + 1], err) != OD_OK)
-		return err->code;
+	for (size_t i = at + 1; i < w->n; i++) {
+		if (set_word(h, w->word[i], err) != OD_OK)
+			return err->code;
+	}
 	return set_address(h, w->word[at], err);
 }
 
@@ -211,6 +345,16 @@ static int check_host(const struct od_hosts *all, const struct od_host *h, struc
 	return all->n < OD_MAX_HOSTS ? OD_OK : od_fail(err, OD_ERR_ARG, "more than %d hosts", OD_MAX_HOSTS);
 }
 
+static int set_main(struct od_hosts *all, const struct od_host *h, struct od_err *err)
+{
+	if (all->has_main)
+		return od_fail(err, OD_ERR_ARG, "expected one main, found a second: the first is on line %u",
+			       all->main.line);
+	all->has_main = true;
+	all->main = *h;
+	return OD_OK;
+}
+
 static int parse_line(struct od_hosts *all, unsigned number, const char *line, size_t len, struct od_err *err)
 {
 	struct od_host h = { .line = number };
@@ -220,6 +364,8 @@ static int parse_line(struct od_hosts *all, unsigned number, const char *line, s
 	if (rc != OD_OK || w.n == 0)
 		return rc;
 	rc = set_host(&h, &w, err);
+	if (rc == OD_OK && h.is_main)
+		return set_main(all, &h, err);
 	if (rc == OD_OK)
 		rc = check_host(all, &h, err);
 	if (rc == OD_OK)

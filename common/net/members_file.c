@@ -76,8 +76,9 @@ static struct host_lines find_lines(const struct od_hosts *all, const struct od_
 	return found;
 }
 
-/* "worker 10.0.0.11 key=...", then the comment. */
-static void host_line(const struct od_host *h, const char *comment, size_t len, char *line, size_t size)
+/* "worker 10.0.0.11 key=...", then the words of the machine, then the comment. */
+static void host_line(const struct od_host *h, const char *words, const char *comment, size_t len, char *line,
+		      size_t size)
 {
 	const uint16_t usual = h->role == OD_NODE_WORKER ? OD_DEFAULT_WORKER_PORT : OD_DEFAULT_SHADOW_PORT;
 	const bool ipv6 = strchr(h->host, ':') != NULL;
@@ -85,29 +86,71 @@ static void host_line(const struct od_host *h, const char *comment, size_t len, 
 
 	if (h->port != usual)
 		snprintf(port, sizeof(port), ":%u", (unsigned)h->port);
-	snprintf(line, size, ipv6 && port[0] != '\0' ? "%s [%s]%s key=%s%s%.*s" : "%s %s%s key=%s%s%.*s",
-		 od_node_names[h->role], h->host, port, od_key_text(h->key, key), len > 0 ? " " : "", (int)len,
+	snprintf(line, size, ipv6 && port[0] != '\0' ? "%s [%s]%s key=%s%s%s%.*s" : "%s %s%s key=%s%s%s%.*s",
+		 od_node_names[h->role], h->host, port, od_key_text(h->key, key), words, len > 0 ? " " : "", (int)len,
 		 comment);
 }
 
-/* The comment of a line of the file. */
-static const char *comment_of(const struct od_line_file *f, unsigned line, size_t *len)
+/* A line of the file without its end; it was read from this text. */
+static const char *line_of(const struct od_line_file *f, unsigned line, size_t *len)
 {
 	const char *at = f->text, *end = f->text + f->len;
 
 	while (--line > 0)
-		at = (const char *)memchr(at, '\n', (size_t)(end - at)) + 1; /* the line was read from this text */
-	*len = strcspn(at, "\n");
-	at += od_hosts_comment(at, *len);
+		at = (const char *)memchr(at, '\n', (size_t)(end - at)) + 1;
 	*len = strcspn(at, "\r\n");
 	return at;
+}
+
+/* Copies the settings of a line that drop does not say to leave out, each with the blanks before it. Returns the
+ * length. */
+static size_t copy_line(const char *line, size_t len, bool (*drop)(const char *word, size_t len, const void *arg),
+			const void *arg, char *out)
+{
+	size_t n = 0;
+
+	for (size_t at = 0; at < len;) {
+		size_t blanks = strspn(line + at, " \t"), word = strcspn(line + at + blanks, " \t\r\n");
+
+		if (blanks > len - at)
+			blanks = len - at;
+		if (word > len - at - blanks)
+			word = len - at - blanks;
+		if (word > 0 && !drop(line + at + blanks, word, arg)) {
+			memcpy(out + n, line + at, blanks + word);
+			n += blanks + word;
+		}
+		at += blanks + word;
+	}
+	out[n] = '\0';
+	return n;
+}
+
+static bool is_no_machine_word(const char *word, size_t len, const void *arg)
+{
+	const char *name = od_hosts_word(word, len);
+
+	(void)arg;
+	return name == NULL || strcmp(name, "key=") == 0;
+}
+
+/* Copies the words (" memory=12G") of a line that will be replaced, and returns its comment. */
+static const char *kept_of(const struct od_line_file *f, unsigned line, char *words, size_t *comment_len)
+{
+	size_t len;
+	const char *at = line_of(f, line, &len);
+	size_t comment = od_hosts_comment(at, len);
+
+	copy_line(at, comment, is_no_machine_word, NULL, words);
+	*comment_len = len - comment;
+	return at + comment;
 }
 
 static int put_host(const struct od_line_file *f, const struct od_host *h, const char *remark,
 		    const struct host_lines *found, enum od_member_change *change, struct od_err *err)
 {
 	const unsigned line = found->same_key != 0 ? found->same_key : found->same_address;
-	char text[1600], comment[300] = "";
+	char text[OD_HOSTS_LINE + 1600], words[OD_HOSTS_LINE] = "", comment[300] = "";
 	struct od_host as_written = *h;
 	const char *kept = comment;
 	size_t len;
@@ -118,10 +161,10 @@ static int put_host(const struct od_line_file *f, const struct od_host *h, const
 		snprintf(comment, sizeof(comment), "# %s", remark);
 	len = strlen(comment);
 	if (line != 0)
-		kept = comment_of(f, line, &len);
+		kept = kept_of(f, line, words, &len);
 	if (found->name != NULL)
 		snprintf(as_written.host, sizeof(as_written.host), "%s", found->name);
-	host_line(&as_written, kept, len, text, sizeof(text));
+	host_line(&as_written, words, kept, len, text, sizeof(text));
 	*change = found->same_key != 0	   ? OD_MEMBER_NEW_ADDRESS :
 		  found->same_address != 0 ? OD_MEMBER_NEW_KEY :
 					     OD_MEMBER_ADDED;
@@ -159,6 +202,68 @@ int od_hosts_put(const char *path, const struct od_host *h, const char *remark, 
 			rc = check_room(&all, h, path, err);
 		if (rc == OD_OK && (found.same_key == 0 || (found.same_key != found.same_address && !found.is_name)))
 			rc = put_host(&f, h, remark, &found, change, err);
+	}
+	od_hosts_fini(&all);
+	od_line_file_close(&f);
+	return rc;
+}
+
+static bool is_replaced(const char *word, size_t len, const void *replacing)
+{
+	const char *name = od_hosts_word(word, len);
+
+	return name != NULL && strstr((const char *)replacing, name) != NULL;
+}
+
+/* The line of h, or NULL. */
+static const struct od_host *find_host(const struct od_hosts *all, const struct od_host *h)
+{
+	for (size_t i = 0; i <= all->n; i++) {
+		const struct od_host *o = i < all->n ? &all->host[i] : &all->main;
+
+		if (o->line != 0 && o->is_main == h->is_main && o->role == h->role && o->port == h->port &&
+		    strcasecmp(o->host, h->host) == 0)
+			return o;
+	}
+	return NULL;
+}
+
+/* The blanks in front of a comment stay in front of it. */
+static int put_words(const struct od_line_file *f, unsigned line, const char *words, const char *path,
+		     struct od_err *err)
+{
+	char text[2 * OD_HOSTS_LINE];
+	const struct od_line_change c = { line, text };
+	size_t len, n, settings, comment;
+	const char *at = line_of(f, line, &len);
+
+	settings = comment = od_hosts_comment(at, len);
+	while (settings > 0 && (at[settings - 1] == ' ' || at[settings - 1] == '\t'))
+		settings--;
+	n = copy_line(at, settings, is_replaced, words, text);
+	if (n + strlen(words) >= OD_HOSTS_LINE || len - settings >= sizeof(text) - OD_HOSTS_LINE)
+		return od_fail(err, OD_ERR_ARG, "%s line %u is too long for more words", path, line);
+	snprintf(text + n, sizeof(text) - n, "%s%.*s", words, (int)(len - settings), at + settings);
+	return od_line_file_change(f, &c, 1, err);
+}
+
+int od_hosts_set_words(const char *path, const struct od_host *h, const struct od_host_words *words, struct od_err *err)
+{
+	const struct od_host *found;
+	struct od_line_file f;
+	struct od_hosts all;
+	char text[256];
+	int rc = od_line_file_open(&f, path, err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = od_hosts_parse_some(&all, f.text, f.len, path, err);
+	if (rc == OD_OK) {
+		found = find_host(&all, h);
+		if (found == NULL)
+			rc = od_fail(err, OD_ERR_MISSING, "%s no longer lists host %s", path, h->host);
+		else if (od_host_words_text(words, text, sizeof(text))[0] != '\0')
+			rc = put_words(&f, found->line, text, path, err);
 	}
 	od_hosts_fini(&all);
 	od_line_file_close(&f);

@@ -16,10 +16,15 @@ enum od_member_change {
 };
 
 /* Writes a host with a key; h->host is an address. A line with its role, its port and its key is its line, and keeps
- * the comment; if a person has written a name there, not an address, that stays. Else the line with its address and
- * port is. remark: the comment of a new line. */
+ * the comment and the words of the machine (od_host_words); if a person has written a name there, not an address, that
+ * stays. Else the line with its address and port is. remark: the comment of a new line. */
 OD_MUST_CHECK int od_hosts_put(const char *path, const struct od_host *h, const char *remark,
 			       enum od_member_change *change, struct od_err *err);
+
+/* Writes words of a machine into its line; those that are 0 stay as they are, and so does all else of the line. h: as
+ * it was read from this file. */
+OD_MUST_CHECK int od_hosts_set_words(const char *path, const struct od_host *h, const struct od_host_words *words,
+				     struct od_err *err);
 
 /* Writes main's key, with its address as the name. alone: refuse a file that has other keys. try: write nothing, only
  * say what would change. */

@@ -75,6 +75,50 @@ static void test_what_it_may_say(void **state)
 	od_hosts_fini(&h);
 }
 
+static void expect_near(double found, double expected)
+{
+	if (!(found > expected * (1 - 1e-9) && found < expected * (1 + 1e-9)))
+		fail_msg("expected %g, found %g", expected, found);
+}
+
+static void test_words_of_a_machine(void **state)
+{
+	static const char text[] = "main box0:9 latency=0.2 memory=900MiB # here\n"
+				   "box1 link=2.5G speed=0.4 memory=12G read=3.5g many=3 latency=0.05\n"
+				   "shadow box2 link=100M\n"
+				   "box3 link=64e6 # link=1G\n"
+				   "main:7000\n";
+	struct od_host_words w;
+	struct od_hosts h;
+	char buf[200];
+
+	(void)state;
+	parse(&h, text);
+	assert_int_equal(h.n, 4);
+	assert_true(h.has_main && h.main.is_main && h.main.line == 1);
+	assert_string_equal(h.main.host, "box0");
+	expect_near(h.main.words.latency_ms, 0.2);
+	expect_near(h.main.words.memory_bytes, 900 * 1048576.0);
+	assert_true(h.main.words.speed == 0 && h.main.words.link_bits == 0);
+	expect_host(&h, 0, OD_NODE_WORKER, "box1", 5701, 2);
+	expect_near(h.host[0].words.link_bits, 2.5e9);
+	expect_near(h.host[0].words.speed, 0.4);
+	expect_near(h.host[0].words.memory_bytes, 12 * 1073741824.0);
+	expect_near(h.host[0].words.read_rate, 3.5 * 1073741824.0);
+	expect_near(h.host[0].words.many, 3);
+	expect_near(h.host[0].words.latency_ms, 0.05);
+	expect_near(h.host[1].words.link_bits, 1e8);
+	expect_near(h.host[2].words.link_bits, 6.4e7);
+	expect_host(&h, 3, OD_NODE_WORKER, "main", 7000, 5); /* a host of that name */
+	assert_string_equal(od_host_words_text(&h.host[0].words, buf, sizeof(buf)),
+			    " memory=12G read=3.5G speed=0.4 many=3 link=2.5G latency=0.05");
+	w = (struct od_host_words){ .memory_bytes = 1.23456e9, .speed = 1234567 };
+	assert_string_equal(od_host_words_text(&w, buf, sizeof(buf)), " memory=1.15G speed=1234567");
+	w = (struct od_host_words){ 0 };
+	assert_string_equal(od_host_words_text(&w, buf, sizeof(buf)), "");
+	od_hosts_fini(&h);
+}
+
 static void refuse(const char *text, size_t len, const char *wanted)
 {
 	struct od_hosts h = { .n = 77 };
@@ -95,15 +139,32 @@ static void test_what_it_may_not_say(void **state)
 		{ "", "hosts.txt: expected at least one worker, found none" },
 		{ "# nothing\n\n", "expected at least one worker" },
 		{ "shadow box\n", "expected at least one worker" },
-		{ "box1\nmain box2\n",
-		  "hosts.txt line 2: expected worker or shadow in front of a host, found \"main\"" },
+		{ "box1\nleader box2\n",
+		  "hosts.txt line 2: expected main, worker or shadow in front of a host, found \"leader\"" },
+		{ "main box2\n", "hosts.txt: expected at least one worker, found none" },
+		{ "main\nbox1\n", "hosts.txt line 1: expected a host behind \"main\"" },
+		{ "main a\nbox1\nmain b\n",
+		  "hosts.txt line 3: expected one main, found a second: the first is on line 1" },
+		{ "box1 memory=12\n", "hosts.txt line 1: memory=: expected 1M to 512T, found 12" },
+		{ "box1 memory=\n", "memory=: " },
+		{ "box1 memory=12G memory=12G\n", "expected memory= once, found it twice" },
+		{ "box1 read=3.5\n", "read=: expected a size such as 900MiB or 1.5G, found \"3.5\"" },
+		{ "box1 speed=0\n", "speed=: expected 1e-06 to 1000000, found 0" },
+		{ "box1 speed=nan\n", "speed=: expected a number" },
+		{ "box1 many=-1\n", "many=: " },
+		{ "box1 link=100\n", "link=: expected 1K to 10000G, found 100" },
+		{ "box1 link=G\n", "link=: expected bits a second such as 1G, found \"G\"" },
+		{ "box1 link=1GiB\n", "expected bits a second" },
+		{ "box1 latency=0\n", "latency=: expected 0.0001 to 100000, found 0" },
 		{ "Worker box2\n", "found \"Worker\"" },
 		{ "box1\n\nworker\n", "hosts.txt line 3: expected a host behind \"worker\"" },
 		{ "shadow # box\n", "expected a host behind \"shadow\"" },
 		{ "worker a=b\n", "expected a host, found \"a=b\"" },
-		{ "box1 weight=2\n", "expected nothing or key=PUBLICKEY after the host, found \"weight=2\"" },
-		{ "worker box1 weight=2\n", "expected nothing or key=PUBLICKEY after the host, found \"weight=2\"" },
-		{ "worker box1 box2\n", "expected nothing or key=PUBLICKEY after the host, found \"box2\"" },
+		{ "box1 weight=2\n",
+		  "expected key=, memory=, read=, speed=, many=, link= or latency= after the host, found \"weight=2\"" },
+		{ "worker box1 weight=2\n",
+		  "expected key=, memory=, read=, speed=, many=, link= or latency= after the host, found \"weight=2\"" },
+		{ "worker box1 box2\n", "after the host, found \"box2\"" },
 		{ "weight=2\n", "found \"weight=2\"" },
 		{ "box1:0\n", "hosts.txt line 1: port: expected 1 to 65535, found 0" },
 		{ "box1:65536\n", "found 65536" },
@@ -221,8 +282,11 @@ static void test_one_address(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_what_it_may_say), cmocka_unit_test(test_what_it_may_not_say),
-		cmocka_unit_test(test_too_much),	cmocka_unit_test(test_load),
+		cmocka_unit_test(test_what_it_may_say),
+		cmocka_unit_test(test_words_of_a_machine),
+		cmocka_unit_test(test_what_it_may_not_say),
+		cmocka_unit_test(test_too_much),
+		cmocka_unit_test(test_load),
 		cmocka_unit_test(test_one_address),
 	};
 

@@ -101,6 +101,9 @@ static void hosts(void **state)
 		/* another address, which was another host's */
 		{ "worker 10.0.0.9 key=" KEY_A "\nx\n10.0.0.1 key=" KEY_B "\ny\n", OD_NODE_WORKER, "10.0.0.1",
 		  OD_MEMBER_NEW_ADDRESS, "worker 10.0.0.1 key=" KEY_A "\nx\ny\n" },
+		/* the words of a machine stay */
+		{ "10.0.0.1 link=1G  key=" KEY_B "\tmemory=2G# left\n", OD_NODE_WORKER, "10.0.0.1", OD_MEMBER_NEW_KEY,
+		  "worker 10.0.0.1 key=" KEY_A " link=1G\tmemory=2G # left\n" },
 		/* the other daemon of a machine has its line */
 		{ "worker 10.0.0.1 key=" KEY_A "\n", OD_NODE_SHADOW, "10.0.0.1", OD_MEMBER_ADDED,
 		  "worker 10.0.0.1 key=" KEY_A "\nshadow 10.0.0.1 key=" KEY_A " # box\n" },
@@ -129,16 +132,77 @@ static void hosts(void **state)
 	}
 }
 
+static void words(void **state)
+{
+	static const struct {
+		const char *before;
+		struct od_host_words words;
+		const char *after;
+	} cases[] = {
+		{ "a\n", { .link_bits = 1e9 }, "a link=1G\n" },
+		{ "a", { .link_bits = 0 }, "a" },
+		{ "b\n  worker\ta:5701 # left\r\nc\n",
+		  { .memory_bytes = 1.5 * 1073741824, .latency_ms = 0.25 },
+		  "b\n  worker\ta:5701 memory=1.5G latency=0.25 # left\nc\n" },
+		{ "a link=1G  speed=2 key=" KEY_A " read=1M\t# speed=3\n",
+		  { .speed = 0.123456, .read_rate = 3 * 1048576 },
+		  "a link=1G key=" KEY_A " read=3M speed=0.1235\t# speed=3\n" },
+		{ "main a link=1G\nshadow a:5701 # s\n",
+		  { .many = 12 },
+		  "main a link=1G\nshadow a:5701 many=12 # s\n" },
+		{ "main a link=1G\nb\n", { .link_bits = 2.5e9 }, "main a link=2.5G\nb\n" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct od_hosts all;
+		struct od_err err;
+		struct od_host h = { .host = "a", .port = OD_DEFAULT_WORKER_PORT };
+
+		put_text(cases[i].before);
+		assert_int_equal(od_hosts_parse_some(&all, cases[i].before, strlen(cases[i].before), path, &err),
+				 OD_OK);
+		for (size_t k = 0; k < all.n; k++)
+			h = strcmp(all.host[k].host, "a") == 0 ? all.host[k] : h;
+		if (h.line == 0)
+			h = all.main;
+		if (od_hosts_set_words(path, &h, &cases[i].words, &err) != OD_OK)
+			fail_msg("case %zu: %s", i, err.msg);
+		expect_text(cases[i].after);
+		od_hosts_fini(&all);
+	}
+}
+
+static void refused_words(void **state)
+{
+	const struct od_host gone = { .host = "b", .port = OD_DEFAULT_WORKER_PORT };
+	const struct od_host here = { .host = "a", .port = OD_DEFAULT_WORKER_PORT };
+	const struct od_host_words w = { .speed = 1 };
+	char text[5000] = "a #";
+	struct od_err err;
+
+	(void)state;
+	put_text("a\nmain b\n");
+	assert_int_equal(od_hosts_set_words(path, &gone, &w, &err), OD_ERR_MISSING);
+	assert_non_null(strstr(err.msg, "no longer lists host b"));
+	expect_text("a\nmain b\n");
+	memset(text + 3, 'x', sizeof(text) - 4);
+	put_text(text);
+	assert_int_equal(od_hosts_set_words(path, &here, &w, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, "line 1 is too long"));
+	expect_text(text);
+}
+
 static void refused_hosts(void **state)
 {
 	enum od_member_change change;
 	struct od_err err;
 
 	(void)state;
-	put_text("worker 10.0.0.2\nmain 10.0.0.3\n");
+	put_text("worker 10.0.0.2\nleader 10.0.0.3\n");
 	assert_int_equal(put_host(OD_NODE_WORKER, "10.0.0.1", KEY_A, &change, &err), OD_ERR_ARG);
 	assert_non_null(strstr(err.msg, "line 2"));
-	expect_text("worker 10.0.0.2\nmain 10.0.0.3\n");
+	expect_text("worker 10.0.0.2\nleader 10.0.0.3\n");
 	put_text("");
 	for (unsigned i = 0; i < OD_MAX_SHADOWS; i++) {
 		char host[40];
@@ -337,6 +401,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(hosts),
+		cmocka_unit_test(words),
+		cmocka_unit_test(refused_words),
 		cmocka_unit_test(refused_hosts),
 		cmocka_unit_test(peers),
 		cmocka_unit_test(modes_and_links_stay),
