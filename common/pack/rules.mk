@@ -1,5 +1,5 @@
 libod_SRCS += $(addprefix common/pack/,checksum.c codec.c expert_sums.c given.c manifest.c mat_type.c models_folder.c pack.c pack_data.c pack_info.c \
-	pack_layout.c pack_verify.c share.c sums.c team.c)
+	pack_layout.c pack_verify.c shape_pack.c share.c sums.c team.c)
 libod_SRCS += $(addprefix common/pack/gguf/,gguf.c gguf_config.c gguf_fingerprint.c gguf_folder.c gguf_map.c gguf_pack.c gguf_sums.c gguf_tokenizer.c gguf_vocab.c)
 libod_SRCS += $(addprefix common/pack/import/,safetensors.c source.c)
 libod_SRCS += $(addprefix common/pack/load/,dense_load.c dense_parts.c dense_piece.c dense_plan.c dense_stream.c device_check.c expert_form.c expert_load.c table_rows.c)

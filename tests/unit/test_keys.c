@@ -195,6 +195,7 @@ static void hosts_have_keys(void **state)
 	static const char good[] =
 		"shadow box9:1 key=" SERVER_PUBLIC " # comment\n10.0.0.1\tkey=" CLIENT_PUBLIC "\nbox2#key=x\n";
 	static const char hash[] = "box1 key=Yne@#w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID\n"; /* '#' as a digit */
+	static const char twice[] = "box1 key=" CLIENT_PUBLIC " key=" SERVER_PUBLIC "\n";
 	struct od_hosts h;
 	struct od_err err;
 
@@ -212,8 +213,8 @@ static void hosts_have_keys(void **state)
 	assert_true(h.host[0].has_key);
 	assert_int_equal(h.host[0].key[3] - client_public[3], 1); /* '#' is the digit after '$' */
 	od_hosts_fini(&h);
-	assert_int_equal(od_hosts_parse(&h, "box1 key=a key=b\n", 17, "hosts.txt", &err), OD_ERR_ARG);
-	says(err.msg, "expected one setting");
+	assert_int_equal(od_hosts_parse(&h, twice, sizeof(twice) - 1, "hosts.txt", &err), OD_ERR_ARG);
+	says(err.msg, "expected key= once, found it twice");
 }
 
 static void what_a_process_uses(void **state)
