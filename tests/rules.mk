@@ -3,7 +3,7 @@ include tests/bench/rules.mk tests/blocks/rules.mk tests/fuzz/rules.mk tests/gpu
 # Unit tests: tests/unit/test_<module>.c, each a cmocka program. The other sources there are what several of them use. A test takes what it
 # needs from the archives, so nothing is listed; what is in no archive stands in test_<module>_OBJS.
 UNIT_TESTS += $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
-$(B)/libtests.a: $(call obj,$(filter-out tests/unit/test_%,$(wildcard tests/unit/*.c))) $(FAR_OBJS)
+$(B)/libtests.a: $(call obj,$(filter-out tests/unit/test_%,$(wildcard tests/unit/*.c))) $(FAR_OBJS) $(PACED_OBJS)
 	@rm -f $@
 	@$(AR) rcs $@ $^
 
@@ -50,7 +50,7 @@ docs/CLIENTS.md: $(B)/tests/test_client_fields
 	@$< --write $@
 
 .PHONY: check-build check-build-quick check-source
-check-build-quick: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/lib/libod_far.so
+check-build-quick: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/lib/libod_far.so $(B)/lib/libod_paced.so
 check-build: check-build-quick $(B)/tests/lose_gpu.so $(B)/tests/wrong_driver/libcuda.so.1 \
 	$(B)/lib/libod_gpu_host.so
 

@@ -7,7 +7,15 @@ FAR_PLUGIN_OBJS := $(FAR_OBJS) $(call obj,tests/gpu/far_plugin.c)
 $(FAR_PLUGIN_OBJS): CFLAGS_OD += -fPIC
 $(call obj,tests/gpu/far_plugin.c): | $(B)/gen/plugin_version.h
 
+# A CPU device that takes the time of a given machine: for tests of unequal machines and the testbed (tests/bench/live/od_moe_testbed.py).
+PACED_OBJS := $(call obj,tests/gpu/paced_device.c)
+PACED_PLUGIN_OBJS := $(PACED_OBJS) $(call obj,tests/gpu/paced_plugin.c)
+$(PACED_PLUGIN_OBJS): CFLAGS_OD += -fPIC
+$(call obj,tests/gpu/paced_plugin.c): | $(B)/gen/plugin_version.h
+
 $(B)/lib/libod_far.so: $(FAR_PLUGIN_OBJS) $(B)/libod.a
+$(B)/lib/libod_paced.so: $(PACED_PLUGIN_OBJS) $(B)/libod.a
+$(B)/lib/libod_far.so $(B)/lib/libod_paced.so:
 	@mkdir -p $(@D)
 	@echo "LD      $@"
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm
