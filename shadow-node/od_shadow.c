@@ -777,6 +777,7 @@ static int open_daemon(struct shadow_daemon *s, struct od_err *err)
 
 	od_daemon_args_fill(&s->opt.common, &about, s->keys, &o);
 	od_pack_fingerprint_bytes(s->pack, o.fingerprint);
+	o.folder = od_pack_dir(s->pack);
 	return od_daemon_new(&s->daemon, &o, &daemon_ops, s, &s->port, err);
 }
 

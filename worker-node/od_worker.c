@@ -534,6 +534,7 @@ static int open_daemon(struct worker_daemon *w, struct od_err *err)
 
 	od_daemon_args_fill(&w->opt.common, &about, w->keys, &opts);
 	od_pack_fingerprint_bytes(w->pack, opts.fingerprint);
+	opts.folder = od_pack_dir(w->pack);
 	engine.puller = w->puller;
 	rc = od_daemon_new(&w->daemon, &opts, &daemon_ops, w, &engine.port, err);
 	if (rc == OD_OK)

@@ -143,6 +143,11 @@ uint64_t od_rss_bytes(void)
 	return read_kib_field("/proc/self/status", "VmRSS:");
 }
 
+uint64_t od_ram_bytes(void)
+{
+	return read_kib_field("/proc/meminfo", "MemTotal:");
+}
+
 uint64_t od_available_ram_bytes(void)
 {
 	const uint64_t machine = read_kib_field("/proc/meminfo", "MemAvailable:");

@@ -66,6 +66,7 @@ void od_map_release(void *p, uint64_t bytes);
 /* Peak resident memory of this process in bytes (VmHWM), 0 when unknown. */
 uint64_t od_peak_rss_bytes(void);
 uint64_t od_rss_bytes(void); /* now */
+uint64_t od_ram_bytes(void); /* this machine's; 0 when unknown */
 uint64_t od_available_ram_bytes(void); /* MemAvailable, or what a container's limit leaves; 0 when unknown */
 uint64_t od_cache_bytes(void); /* last-level cache, 0 when unknown */
 

@@ -1,10 +1,12 @@
 #include "common/daemon/daemon.h"
 
 #include "common/base/descriptors.h"
+#include "common/base/file.h"
 #include "common/base/hangup.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/notify.h"
+#include "common/base/version.h"
 #include "common/net/endpoint.h"
 #include "common/net/gate.h"
 #include "common/net/liveness.h"
@@ -42,6 +44,7 @@ struct od_daemon {
 	pid_t parent; /* 0: none */
 	int ready_fd;
 	char host_name[256];
+	const char *folder;
 
 	void *context, *socket;
 	struct od_uv_socket *control; /* owns socket once it exists */
@@ -69,6 +72,7 @@ struct od_daemon {
 	_Atomic uint64_t epoch; /* the newest that main told us; goes back with all we send */
 	char main_name[64];
 	uint64_t main_id; /* 0: it has none */
+	uint64_t begun_ns;
 	struct od_liveness main;
 
 	pthread_mutex_t lock; /* guards what follows */
@@ -186,6 +190,11 @@ static void refuse(struct od_daemon *d, const struct od_route *route, const char
 	body.code = why->code;
 	body.field = (char *)field;
 	body.reason = (char *)why->msg;
+	body.program_version = (char *)OD_VERSION;
+	if (why->code == OD_ERR_BUSY && atomic_load(&d->session) != 0) {
+		body.main_name = d->main_name;
+		body.served_ns = od_now_ns() - d->begun_ns;
+	}
 	header.body_case = OD__HEADER__BODY_REFUSE;
 	header.refuse = &body;
 	/* Not send_to: whom we refuse must not learn the session. */
@@ -263,12 +272,27 @@ static void begin_session(struct od_daemon *d, const struct od_msg *m)
 	atomic_store(&d->epoch, m->header->epoch);
 	od_peer_text(m->header->hello->main_name, d->main_name, sizeof(d->main_name));
 	d->main_id = m->header->hello->main_id;
-	od_liveness_start(&d->main, od_now_ns());
+	d->begun_ns = od_now_ns();
+	od_liveness_start(&d->main, d->begun_ns);
 	atomic_store(&d->session, session);
 	od_log(OD_LOG_INFO, "session with main \"%s\" started", d->main_name);
 	d->ops->begin(d->arg, session);
 	od_data_port_set_session(d->data, session);
 	tell_status(d);
+}
+
+/* od-plan --check shows an operator this machine. */
+static void describe_machine(const struct od_daemon *d, Od__Welcome *w)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	w->program_version = (char *)OD_VERSION;
+	w->wall_clock_ns = (uint64_t)now.tv_sec * OD_NS_PER_S + (uint64_t)now.tv_nsec;
+	w->ram_bytes = od_ram_bytes();
+	w->free_ram_bytes = od_available_ram_bytes();
+	if (d->folder == NULL || od_free_bytes(d->folder, &w->free_disk_bytes, NULL) != OD_OK)
+		w->free_disk_bytes = 0;
 }
 
 static void on_hello(struct od_daemon *d, const struct od_msg *m)
@@ -298,6 +322,7 @@ static void on_hello(struct od_daemon *d, const struct od_msg *m)
 	body.host_name = d->host_name;
 	body.pid = (uint32_t)getpid();
 	body.data_port = od_data_port_number(d->data);
+	describe_machine(d, &body);
 	header.body_case = OD__HEADER__BODY_WELCOME;
 	header.welcome = &body;
 	if (send_to(d, &d->route, &header) != OD_OK)
@@ -695,6 +720,7 @@ int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts, con
 	d->arg = arg;
 	d->ready_fd = opts->ready_fd;
 	d->parent = opts->parent;
+	d->folder = opts->folder;
 	memcpy(d->fingerprint, opts->fingerprint, sizeof(d->fingerprint));
 	if (gethostname(d->host_name, sizeof(d->host_name) - 1) != 0)
 		d->host_name[0] = '\0';

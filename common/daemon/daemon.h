@@ -55,6 +55,7 @@ struct od_daemon_opts {
 	int ready_fd; /* od_daemon_run writes "PORT\n" there; always closed by the daemon; -1: none */
 	pid_t parent; /* exit when it, of od_tie_to_parent(), does; 0: none */
 	uint8_t fingerprint[32];
+	const char *folder; /* borrowed; WELCOME tells how much room is left where it is */
 };
 
 /* At the start of a process that is to end with its parent, before it loads anything: it gets SIGTERM when the parent's

@@ -49,6 +49,7 @@ struct odm_cluster_opts {
 	bool (*ended)(void *arg, const struct od_host *host, char *why, size_t size);
 	void *ended_arg;
 	const atomic_bool *cancel; /* true: main is to end */
+	bool looks; /* only asks and measures: workers keep what they have, and get no PLACE */
 };
 
 #endif

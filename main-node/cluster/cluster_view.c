@@ -219,33 +219,9 @@ static void take_view(struct odm_links *l)
 		odm_link_close(&old[j]);
 }
 
-/* To the first of several shadows: who the others are. It begins anew. */
 static void send_parts(struct odm_links *l)
 {
-	Od__Part part[OD_MAX_SHADOWS], *list[OD_MAX_SHADOWS];
-	Od__Parts body = OD__PARTS__INIT;
-	Od__Header header = OD__HEADER__INIT;
-
-	if (l->now.n_parts == 0)
-		return;
-	for (uint32_t i = 0; i < l->now.n_parts; i++) {
-		struct odm_member *m = &l->now.part[i];
-
-		od__part__init(&part[i]);
-		part[i].host = m->host;
-		part[i].data_port = m->data_port;
-		part[i].session = m->session;
-		if (m->own != NULL)
-			part[i].key = (ProtobufCBinaryData){ .data = m->key, .len = sizeof(m->key) };
-		part[i].first_layer = m->first_layer;
-		part[i].end_layer = m->end_layer;
-		list[i] = &part[i];
-	}
-	body.parts = list;
-	body.n_parts = l->now.n_parts;
-	header.body_case = OD__HEADER__BODY_PARTS;
-	header.parts = &body;
-	if (odm_link_send(&l->shadow.link, l->now.epoch, &header, NULL, 0) != OD_OK)
+	if (odm_link_send_parts(&l->shadow.link, l->now.epoch, l->now.part, l->now.n_parts) != OD_OK)
 		distrust(l, &l->shadow.link, "its data port does not take messages");
 }
 

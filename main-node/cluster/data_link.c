@@ -73,6 +73,32 @@ int odm_link_send(struct odm_link *l, uint64_t epoch, Od__Header *header, const 
 	return od_wire_send(l->socket, NULL, header, frames, n_frames);
 }
 
+int odm_link_send_parts(struct odm_link *l, uint64_t epoch, struct odm_member *m, uint32_t n)
+{
+	Od__Part part[OD_MAX_SHADOWS], *list[OD_MAX_SHADOWS];
+	Od__Parts body = OD__PARTS__INIT;
+	Od__Header header = OD__HEADER__INIT;
+
+	if (n == 0)
+		return OD_OK;
+	for (uint32_t i = 0; i < n; i++) {
+		od__part__init(&part[i]);
+		part[i].host = m[i].host;
+		part[i].data_port = m[i].data_port;
+		part[i].session = m[i].session;
+		if (m[i].own != NULL)
+			part[i].key = (ProtobufCBinaryData){ .data = m[i].key, .len = sizeof(m[i].key) };
+		part[i].first_layer = m[i].first_layer;
+		part[i].end_layer = m[i].end_layer;
+		list[i] = &part[i];
+	}
+	body.parts = list;
+	body.n_parts = n;
+	header.body_case = OD__HEADER__BODY_PARTS;
+	header.parts = &body;
+	return odm_link_send(l, epoch, &header, NULL, 0);
+}
+
 int odm_link_recv(struct odm_link *l, struct od_msg *m)
 {
 	for (int i = 0; i < DROPPED_AT_ONCE; i++) {

@@ -52,6 +52,8 @@ void odm_link_close(struct odm_link *l);
 /* session is filled in; never blocks (OD_ERR_BUSY: the queue is full or the connection is gone). */
 OD_MUST_CHECK int odm_link_send(struct odm_link *l, uint64_t epoch, Od__Header *header,
 				const struct od_out_frame *frames, size_t n_frames);
+/* To the first of several shadows: who the others are [n]. It begins anew. n 0: sends nothing. */
+OD_MUST_CHECK int odm_link_send_parts(struct odm_link *l, uint64_t epoch, struct odm_member *part, uint32_t n);
 /* Receives a message of the attached incarnation; the caller calls od_msg_fini. OD_ERR_BUSY: no message, or many
  * malformed ones, which are dropped and logged. */
 OD_MUST_CHECK int odm_link_recv(struct odm_link *l, struct od_msg *m);

@@ -129,6 +129,7 @@ static void send_hello(struct member *m)
 	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) == OD_OK) {
 		m->state = M_GREETED;
 		m->since_ns = od_now_ns();
+		m->greeted_wall_ns = odm_wall_clock_ns();
 		(void)od_handshake_why(m->handshake); /* earlier failures do not count */
 	}
 }
@@ -173,7 +174,8 @@ static void send_place(struct member *m)
 	Od__Place place = OD__PLACE__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
-	if (m->host.role != OD_NODE_WORKER || m->state != M_READY || (!m->pub.spool && !m->pub.cache))
+	if (m->host.role != OD_NODE_WORKER || m->state != M_READY || (!m->pub.spool && !m->pub.cache) ||
+	    ms->o.cluster->looks)
 		return;
 	for (uint32_t i = 0; i < ms->n_listed; i++) {
 		if (ms->listed[i] == m)
@@ -257,6 +259,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	od_liveness_start(&m->live, od_now_ns());
 	pthread_mutex_lock(&m->ms->lock);
 	m->asked = m->answered = 0;
+	odm_member_note_welcome(m, w);
 	memcpy(m->host_name, host_name, sizeof(host_name));
 	snprintf(m->pub.host, sizeof(m->pub.host), "%s", odm_member_address(m));
 	m->pub.data_port = (uint16_t)w->data_port;
@@ -284,6 +287,9 @@ static void on_refuse(struct member *m, const Od__Refuse *r)
 	char name[300], why[400], field[40], reason[320];
 	bool busy = r->code == OD_ERR_BUSY, named;
 
+	pthread_mutex_lock(&m->ms->lock);
+	odm_member_note_refuse(m, r);
+	pthread_mutex_unlock(&m->ms->lock);
 	od_peer_text(r->field, field, sizeof(field));
 	od_peer_text(r->reason, reason, sizeof(reason));
 	named = strncmp(reason, field, strlen(field)) == 0; /* most reasons begin with it */

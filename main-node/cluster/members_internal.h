@@ -10,6 +10,7 @@
 #include "main-node/cluster/copy_check.h"
 #include "main-node/cluster/link_cost.h"
 #include "main-node/cluster/members.h"
+#include "main-node/cluster/members_facts.h"
 #include "main-node/cluster/name_lookup.h"
 
 struct od_uv_socket;
@@ -34,6 +35,7 @@ struct member {
 	void *watched, *handshake; /* the ZeroMQ socket, and its watch; NULL: none */
 	uint64_t session, last_session, ping;
 	uint64_t since_ns, retry_ns, looked_up_ns;
+	uint64_t greeted_wall_ns; /* when HELLO left, by this machine's clock */
 	struct odm_addresses addresses; /* once resolved; looked up again while it is not connected */
 	uint32_t at; /* the one that is used or tried */
 	struct round {
@@ -69,6 +71,7 @@ struct member {
 	uint32_t damaged
 		[MAX_DAMAGED]; /* [pub.n_damaged]: m * n_experts + expert, in the order in which they were found */
 	char host_name[64], precision[40]; /* from its last WELCOME; the precision is a shadow's */
+	struct odm_told_facts told_facts; /* by its last WELCOME or REFUSE */
 	char why[400]; /* why it is not connected */
 	int refused_code; /* the last REFUSE's; 0: none */
 	bool used; /* it could be sent work once */
@@ -118,6 +121,13 @@ void odm_member_ping(struct member *m, uint32_t padding);
 
 /* BYE, if it is in use. */
 void odm_member_say_bye(struct member *m, const char *reason);
+
+/* ---- members_facts.c, loop thread ---- */
+
+uint64_t odm_wall_clock_ns(void);
+/* Under the lock. */
+void odm_member_note_welcome(struct member *m, const Od__Welcome *w);
+void odm_member_note_refuse(struct member *m, const Od__Refuse *r);
 
 /* ---- members_hosts.c, loop thread ---- */
 

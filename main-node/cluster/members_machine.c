@@ -11,62 +11,80 @@
 /* The first row that the reason has counts. */
 static const struct trouble {
 	const char *has; /* a piece of the reason */
+	const char *step; /* odm_member_step */
 	const char *problem; /* NULL: the reason itself, which main has written alone */
 	const char *remedy;
 } troubles[] = {
-	{ "refuses this node's key", "it refuses main's key",
+	{ "refuses this node's key", "key", "it refuses main's key",
 	  "pair it again, or add main's public key to the peers file there and restart it" },
-	{ "it ended the handshake; check that its key", "its key is not the one that main expects",
+	{ "it ended the handshake; check that its key", "key", "its key is not the one that main expects",
 	  "pair it again, or correct its key in main's hosts file" },
-	{ "it ends the handshake", "it ends the handshake",
+	{ "it ends the handshake", "key", "it ends the handshake",
 	  "check that it is an od-moe daemon, and that it runs without keys, as main does" },
-	{ "it runs without keys", "it runs without keys, and main with them", "pair it, or start it with --key" },
-	{ "it runs with keys", "it runs with keys, and main does not use them for it",
+	{ "it runs without keys", "key", "it runs without keys, and main with them",
+	  "pair it, or start it with --key" },
+	{ "it runs with keys", "key", "it runs with keys, and main does not use them for it",
 	  "pair it, or give main its key in the hosts file" },
-	{ "says nothing", "it takes the connection and says nothing",
+	{ "says nothing", "daemon", "it takes the connection and says nothing",
 	  "check that it is not stopped, and that it is an od-moe daemon" },
-	{ "its WELCOME is malformed", "it says things that make no sense", "install the version of main there" },
-	{ "protocol version", "it speaks another version of the protocol", "install the same version on all machines" },
-	{ "fingerprint: expected", "its pack is of another model than main's",
+	{ "its WELCOME is malformed", "protocol", "it says things that make no sense",
+	  "install the version of main there" },
+	{ "protocol version", "protocol", "it speaks another version of the protocol",
+	  "install the same version on all machines" },
+	{ "fingerprint: expected", "model", "its pack is of another model than main's",
 	  "give main and this machine packs of one checkpoint" },
-	{ "another one, with the same fingerprint", "its copy of the model differs from main's",
+	{ "another one, with the same fingerprint", "model", "its copy of the model differs from main's",
 	  "compare the files with sha256sum, copy the right one there (or empty its spool), and restart it" },
-	{ "role: expected", "it is a daemon of another role than the hosts file says",
+	{ "role: expected", "role", "it is a daemon of another role than the hosts file says",
 	  "correct its line in the hosts file" },
-	{ "kernel_class", "its kernels would give other last bits than main's",
+	{ "kernel_class", "kernels", "its kernels would give other last bits than main's",
 	  "choose kernels of one class with --cpu here or there, or allow them with od-main's --mixed" },
-	{ "profile", "it cannot compute with main's profile", "start od-main with another --profile" },
-	{ "in use by main", "another main uses it",
+	{ "profile", "profile", "it cannot compute with main's profile", "start od-main with another --profile" },
+	{ "in use by main", "session", "another main uses it",
 	  "stop that one, or take this machine out of one of the hosts files" },
-	{ "two lines of its hosts", "two lines of the hosts file are this one daemon", "remove one of them" },
-	{ "it is the same daemon as", "two lines of the hosts file are this one daemon", "remove one of them" },
-	{ "refused", "it refuses to work for main", "main's log and its own say why" },
-	{ "it sent BYE", "it was stopped", "start it there again" BY_ITSELF },
-	{ "cannot resolve its name", "its name cannot be resolved",
+	{ "two lines of its hosts", "hosts file", "two lines of the hosts file are this one daemon",
+	  "remove one of them" },
+	{ "it is the same daemon as", "hosts file", "two lines of the hosts file are this one daemon",
+	  "remove one of them" },
+	{ "refused", "session", "it refuses to work for main", "main's log and its own say why" },
+	{ "it sent BYE", "session", "it was stopped", "start it there again" BY_ITSELF },
+	{ "cannot resolve its name", "name", "its name cannot be resolved",
 	  "correct the name in the hosts file, or write its address there" },
-	{ "HELLO", "what listens there does not answer as an od-moe daemon does",
+	{ "HELLO", "daemon", "what listens there does not answer as an od-moe daemon does",
 	  "check its address and port in the hosts file" },
-	{ "cannot connect", "no connection", "check that it runs there, and its address and port" },
-	{ "no connection", "no connection", "check that it runs there, and its address and port" },
-	{ "its process", NULL, "restart od-main, which starts its workers anew" },
-	{ "its connection has ended", NULL, "start it there again, if it does not come back" BY_ITSELF },
-	{ "no answer for", NULL, "check that the machine is up, and its network" BY_ITSELF },
-	{ "made no progress", NULL, "look at its log and its disk; restart it if it stays so" },
-	{ "it sent a malformed RESULT", NULL, "install the version of main there, and restart it" },
-	{ "data port", NULL, "check that a firewall lets its data port through" },
-	{ "RUNs", NULL, "look at its log; restart it if it happens again" },
-	{ "no longer in the hosts file", NULL, "" },
-	{ "", "it cannot be used", "main's log says why" },
+	{ "cannot connect", "port", "no connection", "check that it runs there, and its address and port" },
+	{ "no connection", "port", "no connection", "check that it runs there, and its address and port" },
+	{ "its process", "process", NULL, "restart od-main, which starts its workers anew" },
+	{ "its connection has ended", "session", NULL, "start it there again, if it does not come back" BY_ITSELF },
+	{ "no answer for", "session", NULL, "check that the machine is up, and its network" BY_ITSELF },
+	{ "made no progress", "work", NULL, "look at its log and its disk; restart it if it stays so" },
+	{ "it sent a malformed RESULT", "work", NULL, "install the version of main there, and restart it" },
+	{ "data port", "data port", NULL, "check that a firewall lets its data port through" },
+	{ "RUNs", "work", NULL, "look at its log; restart it if it happens again" },
+	{ "no longer in the hosts file", "hosts file", NULL, "" },
+	{ "", "session", "it cannot be used", "main's log says why" },
 };
 
-const char *odm_member_remedy(const char *why, char *problem, size_t size)
+static const struct trouble *find_trouble(const char *why)
 {
 	const struct trouble *t = troubles;
 
 	while (strstr(why, t->has) == NULL)
 		t++;
+	return t;
+}
+
+const char *odm_member_remedy(const char *why, char *problem, size_t size)
+{
+	const struct trouble *t = find_trouble(why);
+
 	snprintf(problem, size, "%s", t->problem != NULL ? t->problem : why);
 	return t->remedy;
+}
+
+const char *odm_member_step(const char *why)
+{
+	return find_trouble(why)->step;
 }
 
 /* Under the lock. */
