@@ -31,6 +31,7 @@ struct od_host_words {
 	double many; /* many=3: multiply-adds with many rows; 1 is 10^10 a second */
 	double link_bits; /* link=1G: bits a second of its network port, each way (G is 10^9) */
 	double latency_ms; /* latency=0.2: round trip of a small message */
+	double fixed_ms; /* fixed=0.05: what a RUN takes beside its products, and a layer of main or a shadow */
 };
 
 struct od_host {

@@ -247,6 +247,15 @@ static int put_words(const struct od_line_file *f, unsigned line, const char *wo
 	return od_line_file_change(f, &c, 1, err);
 }
 
+static int add_main(const struct od_line_file *f, const struct od_host *h, const char *words, struct od_err *err)
+{
+	char text[OD_HOSTS_LINE];
+	const struct od_line_change c = { 0, text };
+
+	snprintf(text, sizeof(text), "main %s%s", h->host, words);
+	return od_line_file_change(f, &c, 1, err);
+}
+
 int od_hosts_set_words(const char *path, const struct od_host *h, const struct od_host_words *words, struct od_err *err)
 {
 	const struct od_host *found;
@@ -260,9 +269,13 @@ int od_hosts_set_words(const char *path, const struct od_host *h, const struct o
 	rc = od_hosts_parse_some(&all, f.text, f.len, path, err);
 	if (rc == OD_OK) {
 		found = find_host(&all, h);
-		if (found == NULL)
+		if (od_host_words_text(words, text, sizeof(text))[0] == '\0')
+			rc = OD_OK;
+		else if (found == NULL && h->is_main && !all.has_main)
+			rc = add_main(&f, h, text, err);
+		else if (found == NULL)
 			rc = od_fail(err, OD_ERR_MISSING, "%s no longer lists host %s", path, h->host);
-		else if (od_host_words_text(words, text, sizeof(text))[0] != '\0')
+		else
 			rc = put_words(&f, found->line, text, path, err);
 	}
 	od_hosts_fini(&all);

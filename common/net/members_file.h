@@ -22,7 +22,7 @@ OD_MUST_CHECK int od_hosts_put(const char *path, const struct od_host *h, const 
 			       enum od_member_change *change, struct od_err *err);
 
 /* Writes words of a machine into its line; those that are 0 stay as they are, and so does all else of the line. h: as
- * it was read from this file. */
+ * it was read from this file; or, where it has no line of main, main, which gets one. */
 OD_MUST_CHECK int od_hosts_set_words(const char *path, const struct od_host *h, const struct od_host_words *words,
 				     struct od_err *err);
 

@@ -83,7 +83,7 @@ static void expect_near(double found, double expected)
 
 static void test_words_of_a_machine(void **state)
 {
-	static const char text[] = "main box0:9 latency=0.2 memory=900MiB # here\n"
+	static const char text[] = "main box0:9 latency=0.2 memory=900MiB fixed=0.015 # here\n"
 				   "box1 link=2.5G speed=0.4 memory=12G read=3.5g many=3 latency=0.05\n"
 				   "shadow box2 link=100M\n"
 				   "box3 link=64e6 # link=1G\n"
@@ -98,6 +98,7 @@ static void test_words_of_a_machine(void **state)
 	assert_true(h.has_main && h.main.is_main && h.main.line == 1);
 	assert_string_equal(h.main.host, "box0");
 	expect_near(h.main.words.latency_ms, 0.2);
+	expect_near(h.main.words.fixed_ms, 0.015);
 	expect_near(h.main.words.memory_bytes, 900 * 1048576.0);
 	assert_true(h.main.words.speed == 0 && h.main.words.link_bits == 0);
 	expect_host(&h, 0, OD_NODE_WORKER, "box1", 5701, 2);
@@ -161,9 +162,9 @@ static void test_what_it_may_not_say(void **state)
 		{ "shadow # box\n", "expected a host behind \"shadow\"" },
 		{ "worker a=b\n", "expected a host, found \"a=b\"" },
 		{ "box1 weight=2\n",
-		  "expected key=, memory=, read=, speed=, many=, link= or latency= after the host, found \"weight=2\"" },
+		  "expected key=, memory=, read=, speed=, many=, link=, latency= or fixed= after the host, found \"weight=2\"" },
 		{ "worker box1 weight=2\n",
-		  "expected key=, memory=, read=, speed=, many=, link= or latency= after the host, found \"weight=2\"" },
+		  "expected key=, memory=, read=, speed=, many=, link=, latency= or fixed= after the host, found \"weight=2\"" },
 		{ "worker box1 box2\n", "after the host, found \"box2\"" },
 		{ "weight=2\n", "found \"weight=2\"" },
 		{ "box1:0\n", "hosts.txt line 1: port: expected 1 to 65535, found 0" },

@@ -173,6 +173,21 @@ static void words(void **state)
 	}
 }
 
+static void words_of_main(void **state)
+{
+	const struct od_host here = { .is_main = true, .host = "box0" };
+	const struct od_host_words w = { .speed = 2, .fixed_ms = 0.05 };
+	struct od_err err;
+
+	(void)state;
+	put_text("a # one\n");
+	assert_int_equal(od_hosts_set_words(path, &here, &w, &err), OD_OK);
+	expect_text("a # one\nmain box0 speed=2 fixed=0.05\n");
+	put_text("main box1 speed=3\na\n"); /* another name: it is not this machine's line */
+	assert_int_equal(od_hosts_set_words(path, &here, &w, &err), OD_ERR_MISSING);
+	expect_text("main box1 speed=3\na\n");
+}
+
 static void refused_words(void **state)
 {
 	const struct od_host gone = { .host = "b", .port = OD_DEFAULT_WORKER_PORT };
@@ -402,6 +417,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(hosts),
 		cmocka_unit_test(words),
+		cmocka_unit_test(words_of_main),
 		cmocka_unit_test(refused_words),
 		cmocka_unit_test(refused_hosts),
 		cmocka_unit_test(peers),
