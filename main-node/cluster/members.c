@@ -484,6 +484,7 @@ static void open_socket(struct member *m)
 		return;
 	}
 	m->state = M_CONNECTING;
+	m->silent = false;
 	m->since_ns = od_now_ns();
 }
 
@@ -540,6 +541,7 @@ static void check_handshake(struct member *m, enum od_handshake how)
 			 keys ? od_key_text(m->ms->o.cluster->own_keys->public_key, key) : "");
 		break;
 	case OD_HANDSHAKE_SILENT:
+		m->silent = true;
 		odm_member_set_why(
 			m,
 			"it takes the connection and says nothing; check that it is not stopped, and that it is an od-moe daemon");
@@ -578,13 +580,15 @@ static void check_connecting(struct member *m, uint64_t now)
 	const enum od_handshake how = od_handshake_why(m->handshake);
 	const bool failed = how > OD_HANDSHAKE_ENDED;
 
+	if (how == OD_HANDSHAKE_UNREACHED)
+		m->silent = false;
 	if (failed)
 		check_handshake(m, how);
 	if (m->state != M_CONNECTING) /* check_handshake() has dropped it */
 		return;
 	if (odm_member_tries_another(m, now) || (m->addresses.n > 1 && (failed || how == OD_HANDSHAKE_UNREACHED))) {
 		odm_member_attempt_failed(m, failed, RETRY_BUSY_NS, OD_OK, failed ? m->why : unreached);
-	} else if (!failed && !m->told && now - m->since_ns > HELLO_TIMEOUT_NS) {
+	} else if (!failed && !m->told && !m->silent && now - m->since_ns > HELLO_TIMEOUT_NS) {
 		odm_member_set_why(m, unreached); /* nothing was told: if it refuses main later, that is */
 	}
 }

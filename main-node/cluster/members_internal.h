@@ -52,6 +52,7 @@ struct member {
 	bool reported; /* it has done so in this session */
 	struct od_liveness live;
 	bool told; /* it was logged that it cannot be reached */
+	bool silent; /* it takes connections and says nothing */
 	enum { SAID_NOTHING, SAID_MISSING, SAID_LOST } said; /* in the log, and not that it has come since */
 	bool seen; /* it has been used */
 	bool on_trial; /* it was distrusted: it is back when it has attached */
