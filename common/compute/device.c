@@ -256,7 +256,14 @@ uint64_t od_device_free_bytes(const struct od_device *d)
 {
 	const uint64_t own = own_memory(d);
 
+	if (d->assumed_free_bytes > 0)
+		return d->assumed_free_bytes;
 	return own > 0 ? own - own / MEMORY_LEFT : od_available_ram_bytes();
+}
+
+void od_device_assume_free(struct od_device *d, uint64_t bytes)
+{
+	d->assumed_free_bytes = bytes;
 }
 
 bool od_device_has_memory(const struct od_device *d)

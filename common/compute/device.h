@@ -131,6 +131,8 @@ void od_device_log_memory(const struct od_device *d);
 /* Memory that is free for a model and its state: of GPUs with memory of their own what they had free when they were
  * opened, but for a reserve that is left to what is made later, such as graphs; else the host's. */
 uint64_t od_device_free_bytes(const struct od_device *d);
+/* For a planner: from now on it says this, as another machine's device would. */
+void od_device_assume_free(struct od_device *d, uint64_t bytes);
 /* True: that is memory of its own. */
 bool od_device_has_memory(const struct od_device *d);
 /* Memory that is free now, of a device whose memory is committed (od_device_commits); else 0. Any thread. */

@@ -54,6 +54,7 @@ struct od_device {
 	bool maps, shares; /* shares: also where it maps */
 	bool is_auto; /* a GPU that --device auto has chosen */
 	uint64_t memory_bytes; /* for models; 0: not known */
+	uint64_t assumed_free_bytes; /* od_device_assume_free; 0: none */
 	uint64_t own_bytes; /* used by the device itself */
 	uint64_t page_bytes; /* buffers larger than half a page take whole pages of its memory; 0: none do */
 	uint64_t granule_bytes; /* commit's unit: a power of two */

@@ -109,10 +109,12 @@ static uint64_t layer_bytes(const struct shadow_input *input, const struct od_co
 	return bytes_of(input, begin, end);
 }
 
+/* made: the file must be there; else its layout alone is. */
 static int input_open(struct shadow_input *input, const struct od_pack *p, enum od_precision precision, bool experts,
-		      struct od_err *err)
+		      bool made, struct od_err *err)
 {
-	int rc = od_shadow_file_open(&input->file, p, precision, err);
+	int rc = made ? od_shadow_file_open(&input->file, p, precision, err) :
+			od_shadow_table_init(&input->file.table, &p->config, precision, err);
 
 	if (rc != OD_OK)
 		return advise(p, precision, rc, err);
@@ -141,7 +143,7 @@ static int check_choice(const struct od_shadow_choice *c, struct od_err *err)
 }
 
 /* Opens the shadow files that the choice needs. After any return close_inputs is valid. */
-static int open_inputs(struct od_shadow_store *s, const struct od_pack *p, const struct od_shadow_choice *c,
+static int open_inputs(struct od_shadow_store *s, const struct od_pack *p, const struct od_shadow_choice *c, bool made,
 		       struct od_err *err)
 {
 	int rc;
@@ -150,9 +152,9 @@ static int open_inputs(struct od_shadow_store *s, const struct od_pack *p, const
 	s->experts.act = s->dense_input.act = c->act;
 	rc = check_choice(c, err);
 	if (rc == OD_OK && c->experts != OD_PRECISION_BF16)
-		rc = input_open(&s->experts, p, c->experts, true, err);
+		rc = input_open(&s->experts, p, c->experts, true, made, err);
 	if (rc == OD_OK && c->dense != OD_PRECISION_BF16)
-		rc = input_open(&s->dense_input, p, c->dense, false, err);
+		rc = input_open(&s->dense_input, p, c->dense, false, made, err);
 	return rc;
 }
 
@@ -214,11 +216,12 @@ static enum od_dense_choice dense_choice(bool published)
 	return published ? OD_DENSE_ALL : OD_DENSE_UNQUANTISED;
 }
 
-int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes, struct od_err *err)
+static int need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, bool made, uint64_t *bytes,
+		      struct od_err *err)
 {
 	struct od_shadow_store s;
 	size_t first;
-	int rc = open_inputs(&s, p, c, err);
+	int rc = open_inputs(&s, p, c, made, err);
 
 	*bytes = 0;
 	if (rc == OD_OK) {
@@ -233,13 +236,24 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 	return rc;
 }
 
+int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes, struct od_err *err)
+{
+	return need_bytes(p, c, true, bytes, err);
+}
+
+int od_shadow_would_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes,
+			       struct od_err *err)
+{
+	return need_bytes(p, c, false, bytes, err);
+}
+
 int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, struct od_split *split,
 		    struct od_err *err)
 {
 	const struct od_config *cfg = &p->config;
 	struct od_shadow_store s;
 	uint32_t begin, end;
-	int rc = open_inputs(&s, p, c, err);
+	int rc = open_inputs(&s, p, c, true, err);
 
 	if (rc == OD_OK) {
 		od_dense_split(p, dense_choice(c->dense == OD_PRECISION_BF16), split);
@@ -495,7 +509,7 @@ int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, struct
 	*out = NULL;
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
-	rc = open_inputs(s, p, c, err);
+	rc = open_inputs(s, p, c, true, err);
 	s->device = d;
 	if (rc == OD_OK) {
 		/* Experts as published count for themselves; the rest is little beside them. */

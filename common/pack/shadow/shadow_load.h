@@ -37,6 +37,9 @@ const struct od_expert *od_shadow_experts(const struct od_shadow_store *s); /* [
  * it. */
 OD_MUST_CHECK int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes,
 				       struct od_err *err);
+/* As od_shadow_need_bytes, whether the pack has them or not. */
+OD_MUST_CHECK int od_shadow_would_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes,
+					     struct od_err *err);
 /* Adds them where they belong. */
 OD_MUST_CHECK int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, struct od_split *s,
 				  struct od_err *err);

@@ -1,0 +1,656 @@
+#include "deploy/plan/plan.h"
+
+#include "common/base/args.h"
+#include "common/base/pool.h"
+#include "common/compute/open_device.h"
+#include "common/pack/share.h"
+#include "common/pack/shadow/shadow_load.h"
+#include "deploy/plan/plan_local.h"
+#include "main-node/engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UNIT_SPEED 1e10 /* speed=1 */
+#define MANY_OVER_SPEED 8 /* many= when it is not given */
+#define USUAL_LATENCY_NS 2e5
+#define RUN_NS 2e4 /* a RUN, or a layer, takes so much beside its products, if fixed= is not given */
+#define USUAL_READ 1e9 /* a disk that nobody has measured */
+#define LONGEST_PROMPT 2048u
+
+const char *const odp_role_names[] = { "main", "shadow", "worker" };
+
+static const uint32_t text_counts[] = { 1, 4, 16 };
+#define N_TEXT_COUNTS (sizeof(text_counts) / sizeof(text_counts[0]))
+static const uint32_t prompt_lengths[] = { 128, LONGEST_PROMPT };
+
+struct planning {
+	struct odp_plan *plan;
+	const struct odp_model *model;
+	const struct odp_plan_opts *o;
+	struct od_device *device; /* counts memory and measures this machine */
+	struct odp_speed_input speed;
+	struct odp_machine *worker; /* [n_workers, at least 1]: speed.cluster's */
+};
+
+static void say_problem(struct odp_plan *p, const char *remedy, const char *fmt, ...) OD_PRINTF(3, 4);
+
+static void say_problem(struct odp_plan *p, const char *remedy, const char *fmt, ...)
+{
+	struct odp_problem *problem = &p->problem[p->n_problems];
+	va_list ap;
+
+	if (p->n_problems == ODP_MAX_PROBLEMS)
+		return;
+	p->n_problems++;
+	va_start(ap, fmt);
+	vsnprintf(problem->what, sizeof(problem->what), fmt, ap);
+	va_end(ap);
+	snprintf(problem->remedy, sizeof(problem->remedy), "%s", remedy);
+}
+
+/* ---- hosts ---- */
+
+/* ", read= and link=", of the words that a role needs. */
+static size_t missing_words(const struct od_host_words *w, enum odp_role role, bool alone, char *text, size_t size)
+{
+	const struct {
+		const char *name;
+		bool given, needed;
+	} words[] = {
+		{ "memory=", w->memory_bytes > 0, true },
+		{ "read=", w->read_rate > 0, role == ODP_WORKER || alone },
+		{ "speed=", w->speed > 0, true },
+		{ "link=", w->link_bits > 0, !alone },
+	};
+	size_t n = 0, len = 0;
+
+	text[0] = '\0';
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (words[i].needed && !words[i].given && len < size) {
+			len += (size_t)snprintf(text + len, size - len, "%s%s", n > 0 ? ", " : "", words[i].name);
+			n++;
+		}
+	return n;
+}
+
+static int set_machine(struct odp_machine *m, const struct planning *g, const struct od_host *h, enum odp_role role,
+		       struct od_err *err)
+{
+	const struct od_host_words *w = &h->words;
+	char missing[80];
+
+	if (missing_words(w, role, g->plan->alone, missing, sizeof(missing)) > 0)
+		return od_fail(
+			err, OD_ERR_ARG,
+			"%s line %u: %s %s lacks %s: od-plan --check %s measures and writes them, or write them yourself, "
+			"such as memory=12G read=2G speed=1 link=1G",
+			g->o->hosts_path, h->line, odp_role_names[role], h->host, missing, g->o->hosts_path);
+	*m = (struct odp_machine){ .memory_bytes = w->memory_bytes,
+				   .read_rate = w->read_rate,
+				   .speed = w->speed * UNIT_SPEED,
+				   .many = (w->many > 0 ? w->many : MANY_OVER_SPEED * w->speed) * UNIT_SPEED,
+				   .link_rate = w->link_bits / 8,
+				   .latency_ns = w->latency_ms > 0 ? w->latency_ms * 1e6 : USUAL_LATENCY_NS,
+				   .run_ns = w->fixed_ms > 0 ? w->fixed_ms * 1e6 : RUN_NS };
+	snprintf(m->name, sizeof(m->name), "%.63s", h->host);
+	return OD_OK;
+}
+
+static enum odp_role role_of(const struct od_host *h)
+{
+	return h->is_main ? ODP_MAIN : h->role == OD_NODE_SHADOW ? ODP_SHADOW : ODP_WORKER;
+}
+
+static int add_host(struct planning *g, const struct od_host *h, struct od_err *err)
+{
+	struct odp_host_plan *host = &g->plan->host[g->plan->n];
+
+	*host = (struct odp_host_plan){ .role = role_of(h) };
+	g->plan->n_workers += host->role == ODP_WORKER;
+	g->plan->n_shadows += host->role == ODP_SHADOW;
+	g->plan->n++;
+	return set_machine(&host->machine, g, h, host->role, err);
+}
+
+static int check_roles(const struct planning *g, struct od_err *err)
+{
+	const struct od_hosts *hosts = g->o->hosts;
+	size_t n_workers = 0;
+
+	for (size_t i = 0; i < hosts->n; i++)
+		n_workers += hosts->host[i].role == OD_NODE_WORKER;
+	if (hosts->n > 0 && n_workers == 0)
+		return od_fail(
+			err, OD_ERR_ARG,
+			"%s: a shadow, and no worker: a shadow only predicts; add a line \"worker HOST ...\", or leave "
+			"the shadow out to plan for main alone",
+			g->o->hosts_path);
+	if (hosts->n > 0 && !hosts->has_main)
+		return od_fail(
+			err, OD_ERR_ARG,
+			"%s: a line of role main is missing, which says what the machine of od-main offers: od-plan --check "
+			"%s measures and writes it, or write \"main HOST memory=12G speed=1 link=1G\"",
+			g->o->hosts_path, g->o->hosts_path);
+	return OD_OK;
+}
+
+static int take_hosts(struct planning *g, struct od_err *err)
+{
+	const struct od_hosts *hosts = g->o->hosts;
+	int rc = check_roles(g, err);
+
+	g->plan->alone = hosts->n == 0;
+	if (rc == OD_OK)
+		rc = add_host(g, &hosts->main, err);
+	for (int shadows = 1; shadows >= 0; shadows--)
+		for (size_t i = 0; rc == OD_OK && i < hosts->n; i++)
+			if ((hosts->host[i].role == OD_NODE_SHADOW) == (shadows == 1))
+				rc = add_host(g, &hosts->host[i], err);
+	return rc;
+}
+
+static int take_this_machine(struct planning *g, struct od_err *err)
+{
+	struct odp_host_plan *host = &g->plan->host[g->plan->n++];
+	int rc = odp_measure_here(&host->machine, g->model, g->device, err);
+
+	host->role = ODP_MAIN;
+	host->machine.run_ns = RUN_NS;
+	g->plan->alone = true;
+	if (host->machine.read_rate <= 0) {
+		host->machine.read_rate = USUAL_READ;
+		g->plan->assumed = true;
+	}
+	return rc;
+}
+
+static struct odp_host_plan *first_of(const struct odp_plan *p, enum odp_role role)
+{
+	for (size_t i = 0; i < p->n; i++)
+		if (p->host[i].role == role)
+			return &p->host[i];
+	return NULL;
+}
+
+/* ---- memory ---- */
+
+/* "12.3 GiB more", and what would have it. */
+static void say_too_small(struct odp_plan *p, const struct odp_host_plan *h, const char *what, const char *otherwise)
+{
+	char need[32], have[32], missing[32], remedy[320];
+	const struct odp_memory *m = &h->memory;
+	const uint64_t mib = 1u << 20;
+
+	snprintf(remedy, sizeof(remedy), "memory=%lluM would do%s",
+		 (unsigned long long)((m->need_bytes + mib - 1) / mib), otherwise);
+	say_problem(p, remedy, "%s %s: %s needs %s, and has %s: %s are missing", odp_role_names[h->role],
+		    h->machine.name, what, od_format_bytes(m->need_bytes, need, sizeof(need)),
+		    od_format_bytes(m->limit_bytes, have, sizeof(have)),
+		    od_format_bytes(m->need_bytes - m->limit_bytes, missing, sizeof(missing)));
+}
+
+static uint64_t limit_of(const struct odp_host_plan *h)
+{
+	return (uint64_t)h->machine.memory_bytes;
+}
+
+static uint64_t usual_ctx(const struct odp_model *m)
+{
+	return od_config_least_ctx(m->config);
+}
+
+/* As many texts at once as main has memory for. */
+static int plan_main(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	struct odp_host_plan *h = &p->host[0];
+	int rc = OD_OK;
+
+	h->disk_bytes = od_pack_disk_bytes(g->model->pack);
+	for (size_t i = N_TEXT_COUNTS; rc == OD_OK && i-- > 0;) {
+		p->texts.parallel = text_counts[i];
+		rc = odp_memory_main(&h->memory, g->model, g->device, &p->texts, limit_of(h), err);
+		if (rc == OD_OK && odp_memory_fits(&h->memory))
+			return OD_OK;
+	}
+	if (rc == OD_OK)
+		say_too_small(
+			p, h, "od-main with one text",
+			g->model->profile == OD_PROFILE_F32 ?
+				"; a smaller --ctx-size needs less, and with --profile bf16 the context is half as large" :
+				"; a smaller --ctx-size needs less");
+	return rc;
+}
+
+static void take_alone(struct odp_host_plan *h, const struct odp_model *m, const struct odp_alone *a)
+{
+	h->memory = a->memory;
+	h->form = a->form;
+	h->machine.slots = a->n_slots;
+	h->machine.cache_bytes = a->cache_bytes;
+	h->kept_experts = a->cache_bytes / od_pack_slot_bytes(m->pack, a->form);
+}
+
+static int plan_alone(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	struct odp_host_plan *h = &p->host[0];
+	struct odp_alone a = { 0 };
+	int rc = OD_OK;
+
+	h->disk_bytes = od_pack_disk_bytes(g->model->pack);
+	p->texts.writing = 1;
+	for (size_t i = N_TEXT_COUNTS; rc == OD_OK && i-- > 0;) {
+		p->texts.parallel = text_counts[i];
+		rc = odp_memory_alone(&a, g->model, g->device, &p->texts, limit_of(h), err);
+		if (rc == OD_OK && odp_memory_fits(&a.memory) && a.ctx_tokens >= p->texts.ctx_tokens)
+			break;
+	}
+	if (rc != OD_OK)
+		return rc;
+	take_alone(h, g->model, &a);
+	if (!odp_memory_fits(&a.memory))
+		say_too_small(p, h, "od-main with one text and the experts of one layer",
+			      "; so would workers that have the experts");
+	return OD_OK;
+}
+
+/* Slots for two layers' experts of one text; what is left keeps experts, each worker its part of all. */
+static int plan_worker(struct planning *g, struct odp_host_plan *h, uint32_t index, struct od_err *err)
+{
+	const struct od_config *c = g->model->config;
+	const uint32_t group = g->plan->group_size < g->plan->n_workers ? g->plan->group_size : g->plan->n_workers;
+	const unsigned slots = 2 * ((c->top_k + group - 1) / group);
+	const uint64_t all = (uint64_t)c->n_moe * c->n_experts;
+	const struct od_share share = { g->plan->n_workers, index,
+					od_share_groups(g->plan->n_workers, g->plan->group_size, c->top_k) };
+	struct odp_worker_plan w;
+	uint64_t n = 0;
+	int rc = odp_memory_worker(&w, g->model, g->device, slots, all, limit_of(h), err);
+
+	if (rc != OD_OK)
+		return rc;
+	h->memory = w.memory;
+	h->form = w.form;
+	h->machine.slots = w.n_slots;
+	h->machine.cache_bytes = w.cache_bytes;
+	h->kept_experts = w.cache_bytes / od_pack_slot_bytes(g->model->pack, w.form);
+	for (uint32_t m = 0; m < c->n_moe; m++)
+		for (uint32_t e = 0; e < c->n_experts; e++)
+			n += od_share_of(&share, m, e) != OD_SHARE_NONE;
+	h->disk_bytes = n * g->model->expert_stored_bytes;
+	if (w.n_slots == 0)
+		say_too_small(g->plan, h, "a worker with one slot for an expert",
+			      "; so would leaving this worker out, if others are left");
+	return OD_OK;
+}
+
+/* Precisions from the best copy to the smallest, as far as they save something. */
+static size_t precisions_of(const struct odp_model *m, enum od_precision out[2])
+{
+	const double published = od_shadow_expert_bits(m->pack, OD_PRECISION_BF16);
+	const enum od_precision all[] = { OD_PRECISION_INT8, OD_PRECISION_NF4 };
+	size_t n = 0;
+
+	for (size_t i = 0; i < 2; i++)
+		if (od_shadow_expert_bits(m->pack, all[i]) < published)
+			out[n++] = all[i];
+	if (n == 0)
+		out[n++] = OD_PRECISION_BF16;
+	return n;
+}
+
+/* The first precision that fits into so much memory; *memory: of that, or of the smallest. With less memory od-shadow
+ * has room for fewer texts, as long as one fits. */
+static int fit_shadow(const struct planning *g, uint64_t limit, enum od_precision *precision, struct odp_memory *memory,
+		      struct od_err *err)
+{
+	enum od_precision list[2];
+	const size_t n = precisions_of(g->model, list);
+	struct odp_texts texts = g->plan->texts;
+	int rc = OD_OK;
+
+	*precision = 0;
+	for (size_t i = 0; rc == OD_OK && *precision == 0 && i < n; i++) {
+		uint32_t n_texts = g->plan->texts.parallel;
+
+		for (; rc == OD_OK && *precision == 0 && n_texts > 0; n_texts /= 2) {
+			texts.parallel = n_texts;
+			rc = odp_memory_shadow(memory, g->model, g->device, list[i], &texts, limit, err);
+			if (rc == OD_OK && odp_memory_fits(memory))
+				*precision = list[i];
+		}
+	}
+	return rc;
+}
+
+/* Several shadows are the parts of one: their memory adds up, and each has the part that its memory allows. */
+static int plan_shadow(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	struct odp_host_plan *first = first_of(p, ODP_SHADOW);
+	struct odp_memory memory;
+	uint64_t limit = 0;
+	int rc;
+
+	if (first == NULL)
+		return OD_OK;
+	for (uint32_t i = 0; i < p->n_shadows; i++)
+		limit += limit_of(&first[i]);
+	rc = fit_shadow(g, limit, &p->shadow, &memory, err);
+	if (rc != OD_OK)
+		return rc;
+	for (uint32_t i = 0; i < p->n_shadows; i++) {
+		const double part = (double)limit_of(&first[i]) / (double)limit;
+
+		first[i].memory = memory;
+		first[i].memory.limit_bytes = limit_of(&first[i]);
+		first[i].memory.need_bytes = (uint64_t)((double)memory.need_bytes * part);
+		for (size_t k = 0; k < memory.n; k++)
+			first[i].memory.share[k].bytes = (uint64_t)((double)memory.share[k].bytes * part);
+		first[i].disk_bytes = od_pack_disk_bytes(g->model->pack) +
+				      (p->shadow > OD_PRECISION_BF16 ?
+					       od_shadow_set_bytes(g->model->config, OD_SHADOW_BIT(p->shadow)) :
+					       0);
+	}
+	if (p->shadow == 0)
+		say_too_small(
+			p, first,
+			p->n_shadows > 1 ? "this part of the smallest copy of the model" :
+					   "the smallest copy of the model",
+			"; so would a second shadow with the rest of the layers, or none: od-main has a predictor "
+			"of its own");
+	return OD_OK;
+}
+
+static int plan_memory(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	uint32_t index = 0;
+	int rc;
+
+	if (p->alone)
+		return plan_alone(g, err);
+	rc = plan_main(g, err);
+	if (rc == OD_OK)
+		rc = plan_shadow(g, err);
+	for (size_t i = 0; rc == OD_OK && i < p->n; i++)
+		if (p->host[i].role == ODP_WORKER)
+			rc = plan_worker(g, &p->host[i], index++, err);
+	return rc;
+}
+
+static void count_kept(struct odp_plan *p)
+{
+	p->all_experts = (uint64_t)p->model->config->n_moe * p->model->config->n_experts;
+	p->kept_experts = 0;
+	for (size_t i = 0; i < p->n; i++)
+		p->kept_experts += p->host[i].kept_experts;
+	if (p->kept_experts > p->all_experts)
+		p->kept_experts = p->all_experts;
+}
+
+/* ---- speed ---- */
+
+/* Main alone is a cluster of main and a worker on the same machine, without a network between them. */
+static void fill_alone(struct planning *g)
+{
+	struct odp_cluster *c = &g->speed.cluster;
+
+	g->worker[0] = g->plan->host[0].machine;
+	g->worker[0].link_rate = g->worker[0].latency_ns = 0;
+	c->main = g->worker[0];
+	c->n_workers = c->group_size = 1;
+}
+
+static struct odp_machine shadow_machine(const struct odp_plan *p)
+{
+	struct odp_machine m = first_of(p, ODP_SHADOW)->machine;
+
+	for (size_t i = 0; i < p->n; i++)
+		if (p->host[i].role == ODP_SHADOW && p->host[i].machine.speed < m.speed)
+			m = p->host[i].machine; /* the slowest part; layers run one after the other */
+	return m;
+}
+
+static void fill_cluster(struct planning *g)
+{
+	const struct odp_plan *p = g->plan;
+	struct odp_cluster *c = &g->speed.cluster;
+
+	c->main = p->host[0].machine;
+	c->group_size = p->group_size;
+	c->n_workers = 0;
+	for (size_t i = 0; i < p->n; i++)
+		if (p->host[i].role == ODP_WORKER)
+			g->worker[c->n_workers++] = p->host[i].machine;
+	c->has_shadow = p->shadow != 0;
+	if (c->has_shadow)
+		c->shadow = shadow_machine(p);
+}
+
+static enum od_form workers_form(const struct odp_plan *p)
+{
+	const struct odp_host_plan *w = first_of(p, ODP_WORKER);
+
+	return w != NULL ? w->form : p->host[0].form;
+}
+
+static void fill_speed(struct planning *g)
+{
+	const struct odp_plan *p = g->plan;
+
+	g->speed = (struct odp_speed_input){ .model = odp_model_for_sim(g->model, workers_form(p), p->shadow),
+					     .cluster.worker = g->worker,
+					     .prefill_rows = p->texts.prefill_rows,
+					     .alone = p->alone };
+	if (p->alone)
+		fill_alone(g);
+	else
+		fill_cluster(g);
+}
+
+static int plain_speed(const struct odp_speed_input *in, bool drafts, double *value, struct od_err *err)
+{
+	struct odp_figure f = { .kind = ODP_DECODE, .texts = 1, .drafts = drafts };
+	int rc = odp_speed(&f, in, err);
+
+	*value = f.value;
+	return rc;
+}
+
+/* Workers in groups of top-k take layers in turns, so that one group loads while another computes; one group of all
+ * shares each layer. */
+static int choose_groups(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	const uint32_t usual = p->model->config->top_k;
+	double by_groups = 0, by_all = 0;
+	int rc;
+
+	p->group_size = usual < p->n_workers ? usual : p->n_workers;
+	rc = plan_memory(g, err);
+	if (rc != OD_OK || p->n_problems > 0 || p->alone || p->n_workers <= usual)
+		return rc;
+	fill_speed(g);
+	rc = plain_speed(&g->speed, false, &by_groups, err);
+	if (rc == OD_OK) {
+		p->group_size = p->n_workers;
+		rc = plan_memory(g, err);
+		fill_speed(g);
+	}
+	if (rc == OD_OK)
+		rc = plain_speed(&g->speed, false, &by_all, err);
+	if (rc == OD_OK && by_all <= by_groups) {
+		p->group_size = usual;
+		rc = plan_memory(g, err);
+	}
+	return rc;
+}
+
+/* Whether the shadow pays: without it main's own predictor predicts. */
+static int judge_shadow(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	struct odp_speed_input without = g->speed;
+	int rc;
+
+	if (p->shadow == 0)
+		return OD_OK;
+	without.cluster.has_shadow = false;
+	rc = plain_speed(&g->speed, false, &p->with_shadow, err);
+	if (rc == OD_OK)
+		rc = plain_speed(&g->speed, true, &p->with_drafts, err);
+	return rc == OD_OK ? plain_speed(&without, false, &p->without_shadow, err) : rc;
+}
+
+/* The worker with most memory, as a shadow. */
+static int try_other_shadow(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	const struct odp_host_plan *best = NULL;
+	struct odp_speed_input with = g->speed;
+	struct odp_machine *others;
+	struct odp_memory memory;
+	enum od_precision precision = 0;
+	double value = 0;
+	uint32_t n = 0;
+	int rc = OD_OK;
+
+	if (p->shadow != 0 || p->alone || p->n_workers < 2)
+		return OD_OK;
+	for (size_t i = 0; i < p->n; i++)
+		if (p->host[i].role == ODP_WORKER && (best == NULL || limit_of(&p->host[i]) > limit_of(best)))
+			best = &p->host[i];
+	rc = plain_speed(&g->speed, false, &p->without_shadow, err);
+	if (rc == OD_OK)
+		rc = fit_shadow(g, limit_of(best), &precision, &memory, err);
+	if (rc != OD_OK || precision == 0)
+		return rc;
+	others = calloc(p->n_workers, sizeof(*others));
+	if (others == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%u workers", p->n_workers);
+	for (size_t i = 0; i < p->n; i++)
+		if (p->host[i].role == ODP_WORKER && &p->host[i] != best)
+			others[n++] = p->host[i].machine;
+	with.model = odp_model_for_sim(g->model, workers_form(p), precision);
+	with.cluster.worker = others;
+	with.cluster.n_workers = n;
+	with.cluster.group_size = p->group_size < n ? p->group_size : n;
+	with.cluster.has_shadow = true;
+	with.cluster.shadow = best->machine;
+	rc = plain_speed(&with, true, &value, err);
+	free(others);
+	if (rc == OD_OK && value > p->without_shadow) {
+		p->better_shadow = best;
+		p->better_precision = precision;
+		p->better_value = value;
+	}
+	return rc;
+}
+
+/* More texts leave less for experts. */
+static int set_texts(struct planning *g, uint32_t writing, struct od_err *err)
+{
+	struct odp_texts texts = g->plan->texts;
+	struct odp_alone a;
+	int rc;
+
+	texts.writing = writing;
+	rc = odp_memory_alone(&a, g->model, g->device, &texts, limit_of(&g->plan->host[0]), err);
+	if (rc == OD_OK && odp_memory_fits(&a.memory))
+		g->worker[0].cache_bytes = a.cache_bytes;
+	return rc;
+}
+
+static int add_figure(struct planning *g, struct odp_figure f, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	int rc = p->alone ? set_texts(g, f.texts, err) : OD_OK;
+
+	if (rc != OD_OK)
+		return rc;
+	p->figure[p->n_figures] = f;
+	return odp_speed_limits(&p->figure[p->n_figures++], &g->speed, err);
+}
+
+static int make_figures(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	struct odp_figure traced = { .kind = ODP_DECODE, .texts = 1 };
+	int rc = OD_OK;
+
+	for (int drafts = 0; drafts <= (p->shadow != 0 ? 1 : 0); drafts++)
+		for (size_t i = 0; rc == OD_OK && i < N_TEXT_COUNTS; i++)
+			if (text_counts[i] <= p->texts.parallel)
+				rc = add_figure(g,
+						(struct odp_figure){ .kind = ODP_DECODE,
+								     .texts = text_counts[i],
+								     .drafts = drafts == 1 },
+						err);
+	for (size_t i = 0; rc == OD_OK && i < sizeof(prompt_lengths) / sizeof(prompt_lengths[0]); i++)
+		if (prompt_lengths[i] < p->texts.ctx_tokens)
+			rc = add_figure(g,
+					(struct odp_figure){ .kind = ODP_FIRST_TOKEN,
+							     .texts = 1,
+							     .prompt_tokens = prompt_lengths[i] },
+					err);
+	g->speed.trace_path = g->o->trace_path;
+	return rc == OD_OK && g->o->trace_path != NULL ? odp_speed(&traced, &g->speed, err) : rc;
+}
+
+/* ---- the whole ---- */
+
+static int open_planning(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	const size_t n = 1 + (g->o->hosts != NULL ? g->o->hosts->n : 0);
+	const uint64_t ctx = g->o->ctx_tokens > 0 ? g->o->ctx_tokens : usual_ctx(g->model);
+	int rc = od_device_open(&g->device, "cpu", OD_CPU_AUTO, od_cpu_count(), "od-plan", err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (ctx > g->model->config->ctx_max)
+		return od_fail(err, OD_ERR_ARG, "--ctx-size: expected at most %u (the model's context), found %llu",
+			       g->model->config->ctx_max, (unsigned long long)ctx);
+	p->texts = (struct odp_texts){ .prefill_rows = ODM_DEFAULT_PREFILL_ROWS, .ctx_tokens = ctx };
+	p->host = calloc(n, sizeof(*p->host));
+	g->worker = calloc(n, sizeof(*g->worker));
+	if (p->host == NULL || g->worker == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%zu hosts", n);
+	return g->o->hosts != NULL ? take_hosts(g, err) : take_this_machine(g, err);
+}
+
+int odp_plan_make(struct odp_plan *p, const struct odp_model *m, const struct odp_plan_opts *o, struct od_err *err)
+{
+	struct planning g = { .plan = p, .model = m, .o = o };
+	int rc;
+
+	*p = (struct odp_plan){ .model = m };
+	rc = open_planning(&g, err);
+	if (rc == OD_OK)
+		rc = choose_groups(&g, err);
+	if (rc == OD_OK)
+		count_kept(p);
+	if (rc == OD_OK && p->n_problems == 0) {
+		fill_speed(&g);
+		rc = judge_shadow(&g, err);
+		if (rc == OD_OK)
+			rc = try_other_shadow(&g, err);
+		if (rc == OD_OK)
+			rc = make_figures(&g, err);
+	}
+	od_device_free(g.device);
+	free(g.worker);
+	if (rc != OD_OK)
+		odp_plan_fini(p);
+	return rc;
+}
+
+void odp_plan_fini(struct odp_plan *p)
+{
+	free(p->host);
+	*p = (struct odp_plan){ 0 };
+}

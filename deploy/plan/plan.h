@@ -1,0 +1,67 @@
+/* plan.h - whether a model runs on given machines, how, and how fast: roles, memory, slots, caches, the shadow's
+ * precision, groups, figures with their limits.
+ *
+ * Thread: one at a time. Owner: odp_plan_make's caller; it borrows model. */
+#ifndef ODP_PLAN_H
+#define ODP_PLAN_H
+
+#include "common/net/hosts.h"
+#include "deploy/plan/plan_memory.h"
+#include "deploy/plan/plan_speed.h"
+
+enum odp_role { ODP_MAIN, ODP_SHADOW, ODP_WORKER };
+extern const char *const odp_role_names[];
+
+struct odp_host_plan {
+	enum odp_role role;
+	struct odp_machine machine; /* name: as in the hosts file */
+	struct odp_memory memory;
+	uint64_t disk_bytes;
+	uint64_t kept_experts; /* workers, and main where there are none */
+	enum od_form form; /* experts' there */
+};
+
+/* It says what is missing, and by how much; the remedy is the smallest change that would fit. */
+#define ODP_MAX_PROBLEMS 16
+struct odp_problem {
+	char what[320], remedy[320];
+};
+
+#define ODP_MAX_FIGURES 8
+
+struct odp_plan {
+	const struct odp_model *model;
+	struct odp_host_plan *host; /* [n]: main, shadows, workers in the order of the file */
+	size_t n;
+	uint32_t n_workers, n_shadows;
+	bool alone; /* main has the experts itself */
+	bool assumed; /* main's speed was not given and not measured: figures are about memory alone */
+	struct odp_texts texts; /* with the context that was chosen */
+	uint32_t group_size;
+	enum od_precision shadow; /* 0: none */
+	uint64_t kept_experts, all_experts;
+	/* Plain tokens a second of one text with and without the shadow; with drafts; 0: not known. */
+	double with_shadow, without_shadow, with_drafts;
+	/* A worker that would serve better as a shadow; NULL: none would. */
+	const struct odp_host_plan *better_shadow;
+	enum od_precision better_precision;
+	double better_value; /* tokens a second then */
+	struct odp_figure figure[ODP_MAX_FIGURES];
+	size_t n_figures; /* 0: it does not fit */
+	struct odp_problem problem[ODP_MAX_PROBLEMS];
+	size_t n_problems;
+};
+
+struct odp_plan_opts {
+	const struct od_hosts *hosts; /* NULL: this machine alone */
+	const char *hosts_path; /* for messages */
+	uint64_t ctx_tokens; /* a text's; 0: the usual least */
+	const char *trace_path; /* a Chrome trace of one text's plain decoding; NULL: none */
+};
+
+/* OD_OK, also where it does not fit: then there are problems instead of figures. OD_ERR_ARG: hosts lack words. */
+OD_MUST_CHECK int odp_plan_make(struct odp_plan *p, const struct odp_model *m, const struct odp_plan_opts *o,
+				struct od_err *err);
+void odp_plan_fini(struct odp_plan *p); /* all zero is fine */
+
+#endif

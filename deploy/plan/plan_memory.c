@@ -1,0 +1,244 @@
+#include "deploy/plan/plan_memory.h"
+
+#include "common/compute/card_split.h"
+#include "common/model/resident.h"
+#include "common/model/seq_state.h"
+#include "common/pack/load/dense_load.h"
+#include "common/pack/shadow/shadow_load.h"
+#include "main-node/engine/model.h"
+#include "main-node/engine/pass_size.h"
+#include "main-node/engine/state_plan.h"
+#include "worker-node/memory_plan.h"
+
+#include <string.h>
+
+#define MIB (1ull << 20)
+/* Program, libraries, threads, messages; the vocabulary's tables: for each token its text and its merge. */
+#define MAIN_BYTES (32 * MIB)
+#define VOCAB_TOKEN_BYTES 220
+#define SHADOW_BYTES (64 * MIB) /* od_shadow.c, BASE_BYTES */
+#define SHADOW_ROWS 256 /* a step has no more */
+#define SHADOW_COPIES 9 /* two sequences of four copies of fixed state, and the beginning of a text */
+
+static void add(struct odp_memory *m, const char *what, uint64_t bytes)
+{
+	if (bytes == 0)
+		return;
+	m->share[m->n++] = (struct odp_memory_share){ what, bytes };
+	m->need_bytes += bytes;
+}
+
+/* Bytes of a split without its state, and what pages and copies of state come to. */
+static uint64_t split_bytes(const struct od_split *s, uint64_t pages, uint64_t copies)
+{
+	return od_split_need(s, s->n_cards, pages, copies);
+}
+
+/* ---- od-main ---- */
+
+static struct odm_model main_model(const struct odp_model *m, struct od_device *d, const struct odp_texts *texts)
+{
+	struct odm_model model = { .pack = m->pack, .config = m->config, .device = d };
+
+	odm_engine_defaults(&model.opts);
+	model.opts.profile = m->profile;
+	model.opts.parallel = texts->parallel;
+	model.opts.prefill_rows = texts->prefill_rows;
+	model.opts.ctx_tokens = texts->ctx_tokens;
+	model.opts.threads = 1;
+	return model;
+}
+
+static uint64_t program_bytes(const struct odp_model *m)
+{
+	return MAIN_BYTES + (uint64_t)m->config->vocab * VOCAB_TOKEN_BYTES;
+}
+
+int odp_memory_main(struct odp_memory *out, const struct odp_model *m, struct od_device *d,
+		    const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err)
+{
+	struct odm_model model = main_model(m, d, texts);
+	struct od_forward_opts chunk = odm_model_forward_opts(&model);
+	const uint64_t pages = od_state_pages((uint32_t)texts->ctx_tokens) * (uint64_t)texts->parallel;
+	struct od_split s;
+	int rc = od_split_init(&s, d, m->config->n_layers, 0, m->config->n_layers, UINT64_MAX, err);
+
+	*out = (struct odp_memory){ .limit_bytes = limit_bytes };
+	if (rc == OD_OK) {
+		chunk.max_rows = texts->prefill_rows;
+		odm_pass_size_split(&chunk, texts->parallel, &s);
+		od_state_split(m->config, m->profile, &s);
+		od_split_count(&s, d);
+		add(out, "program", program_bytes(m));
+		add(out, "dense weights", od_dense_need_bytes(m->pack, OD_DENSE_ALL));
+		add(out, "rows of a step", split_bytes(&s, 0, 0));
+		add(out, "context", split_bytes(&s, pages, texts->parallel) - split_bytes(&s, 0, 0));
+	}
+	od_split_fini(&s);
+	return rc;
+}
+
+/* Texts take so much while all contexts are full. */
+static uint64_t state_bytes(const struct odm_model *model, uint64_t pages)
+{
+	return pages * odm_state_plan_page_bytes(model) +
+	       2 * model->opts.parallel * od_state_fixed_bytes(model->config);
+}
+
+static void share_alone(struct odp_alone *out, const struct odp_model *m, const struct odm_model *model,
+			const struct odp_texts *texts)
+{
+	const uint64_t dense = od_dense_need_bytes(m->pack, model->dense_choice);
+	const struct odm_tier_division tiers = odm_tier_plan_divide(&model->tiers, m->config->top_k);
+	const uint32_t full = model->shares_memory ? texts->writing : texts->parallel;
+	const uint64_t pages = od_state_pages((uint32_t)texts->ctx_tokens) * (uint64_t)full;
+	const uint64_t state = state_bytes(model, pages < model->n_pages ? pages : model->n_pages);
+	const uint64_t all = odm_tier_plan_all_bytes(&model->tiers, m->config);
+	const uint64_t room =
+		tiers.cache_bytes > state && model->shares_memory ? tiers.cache_bytes - state : tiers.cache_bytes;
+
+	out->form = model->form;
+	out->n_slots = tiers.n_slots;
+	out->cache_bytes = room < all ? room : all;
+	out->holds_all = all <= room;
+	out->ctx_tokens = model->opts.ctx_tokens;
+	add(&out->memory, "program", odm_tier_plan_beside(model->device));
+	add(&out->memory, "dense weights", dense);
+	add(&out->memory, "loads and rows", model->tiers.load_bytes + tiers.slots_bytes);
+	add(&out->memory, "context", state);
+	add(&out->memory, "experts kept", out->cache_bytes);
+}
+
+/* The least memory that runs the model: od-main's own message has the number. */
+static void share_missing(struct odp_alone *out, const struct odp_model *m, const struct odm_model *model,
+			  const struct odp_texts *texts)
+{
+	add(&out->memory, "program", odm_tier_plan_beside(model->device));
+	add(&out->memory, "dense weights", od_dense_need_bytes(m->pack, OD_DENSE_WITHOUT_TABLES));
+	add(&out->memory, "loads and rows", odm_tier_plan_least(&model->tiers, m->config->top_k));
+	add(&out->memory, "context", state_bytes(model, od_state_pages((uint32_t)texts->ctx_tokens)));
+	if (odp_memory_fits(&out->memory)) /* smaller shares are not counted here */
+		out->memory.need_bytes = out->memory.limit_bytes + 1;
+}
+
+int odp_memory_alone(struct odp_alone *out, const struct odp_model *m, struct od_device *d,
+		     const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err)
+{
+	struct odm_model model = main_model(m, d, texts);
+	int rc;
+
+	*out = (struct odp_alone){ .memory.limit_bytes = limit_bytes };
+	model.opts.tiered = true;
+	model.opts.memory_bytes = limit_bytes;
+	od_device_assume_free(d, limit_bytes);
+	rc = odm_state_plan_ctx(&model, err);
+	if (rc == OD_OK)
+		rc = odm_state_plan_make(&model, err);
+	if (rc == OD_OK)
+		share_alone(out, m, &model, texts);
+	else if (rc == OD_ERR_NOMEM)
+		share_missing(out, m, &model, texts);
+	od_device_assume_free(d, 0);
+	odm_tier_plan_close(&model.tiers);
+	return rc == OD_ERR_NOMEM ? OD_OK : rc;
+}
+
+/* ---- od-worker ---- */
+
+static int plan_worker(struct odw_memory_plan *plan, struct odw_memory_opts *o, unsigned slots, uint64_t limit_bytes,
+		       struct od_err *err)
+{
+	int rc = OD_ERR_NOMEM;
+
+	o->limit_bytes = limit_bytes;
+	for (o->slots = slots; rc == OD_ERR_NOMEM && o->slots > 0; o->slots--)
+		rc = odw_memory_plan(plan, o, err);
+	return rc;
+}
+
+/* Slots come first; whole experts of what is left are kept. */
+static int share_worker(struct odp_worker_plan *out, struct odw_memory_opts *o, unsigned slots, uint64_t kept_experts,
+			struct od_err *err)
+{
+	const uint64_t limit = out->memory.limit_bytes, each = o->sizes->most_bytes;
+	struct odw_memory_plan plan;
+	uint64_t kept;
+	int rc = plan_worker(&plan, o, slots, limit, err);
+
+	if (rc == OD_ERR_NOMEM) {
+		rc = plan_worker(&plan, o, 1, UINT64_MAX / 2, err);
+		plan.n_slots = 1;
+	} else if (rc == OD_OK) {
+		out->n_slots = plan.n_slots;
+		kept = (limit - plan.need_bytes) / each;
+		kept = kept < kept_experts ? kept : kept_experts;
+		out->cache_bytes = (kept * each + MIB - 1) / MIB * MIB; /* --cache-mib */
+		if (out->cache_bytes > limit - plan.need_bytes)
+			out->cache_bytes -= MIB;
+		out->cache_bytes = out->cache_bytes >= each ? out->cache_bytes : 0;
+	}
+	if (rc != OD_OK)
+		return rc;
+	add(&out->memory, "program and loads", plan.need_bytes - plan.n_slots * each);
+	add(&out->memory, "slots", plan.n_slots * each);
+	add(&out->memory, "experts kept", out->cache_bytes);
+	return OD_OK;
+}
+
+int odp_memory_worker(struct odp_worker_plan *out, const struct odp_model *m, struct od_device *d, unsigned slots,
+		      uint64_t kept_experts, uint64_t limit_bytes, struct od_err *err)
+{
+	struct od_residency_sizes sizes = { 0 };
+	struct odw_memory_opts o = { .pack = m->pack,
+				     .device = d,
+				     .sizes = &sizes,
+				     .n_readers = OD_DEFAULT_READERS,
+				     .n_inflaters = OD_DEFAULT_INFLATERS };
+	int rc = od_pack_choose_form(m->pack, d, OD_FORM_AUTO, &o.form, err);
+
+	*out = (struct odp_worker_plan){ .memory.limit_bytes = limit_bytes, .form = o.form };
+	if (rc == OD_OK)
+		rc = od_residency_measure(&sizes, m->pack, d, o.form, err);
+	od_device_assume_free(d, UINT64_MAX / 2);
+	if (rc == OD_OK)
+		rc = share_worker(out, &o, slots, kept_experts, err);
+	od_device_assume_free(d, 0);
+	od_residency_sizes_fini(&sizes);
+	return rc;
+}
+
+/* ---- od-shadow ---- */
+
+int odp_memory_shadow(struct odp_memory *out, const struct odp_model *m, struct od_device *d,
+		      enum od_precision precision, const struct odp_texts *texts, uint64_t limit_bytes,
+		      struct od_err *err)
+{
+	struct od_shadow_choice c = { .experts = precision, .dense = precision, .form = OD_FORM_PLAIN };
+	const struct od_forward_opts f = { .config = m->config,
+					   .device = d,
+					   .profile = m->profile,
+					   .max_rows = SHADOW_ROWS,
+					   .max_logits = SHADOW_ROWS };
+	const uint64_t pages = od_state_pages((uint32_t)texts->ctx_tokens) * (uint64_t)texts->parallel;
+	uint64_t model_bytes;
+	struct od_split s;
+	int rc = od_split_init(&s, d, m->config->n_layers, 0, m->config->n_layers, UINT64_MAX, err);
+
+	*out = (struct odp_memory){ .limit_bytes = limit_bytes };
+	if (precision == OD_PRECISION_BF16 && m->has_planes)
+		c.form = OD_FORM_PLANES;
+	if (rc == OD_OK)
+		rc = od_shadow_would_need_bytes(m->pack, &c, &model_bytes, err);
+	if (rc == OD_OK) {
+		od_forward_split(&f, &s);
+		od_split_add(&s.each.bytes, od_resident_bytes(&f));
+		od_state_split(m->config, m->profile, &s);
+		od_split_count(&s, d);
+		add(out, "program", SHADOW_BYTES);
+		add(out, "copy of the model", model_bytes);
+		add(out, "rows of a step", split_bytes(&s, 0, 0));
+		add(out, "context", split_bytes(&s, pages, SHADOW_COPIES * texts->parallel) - split_bytes(&s, 0, 0));
+	}
+	od_split_fini(&s);
+	return rc;
+}

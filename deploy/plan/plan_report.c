@@ -1,0 +1,338 @@
+#include "deploy/plan/plan_report.h"
+
+#include "common/base/args.h"
+#include "common/pack/shadow/shadow_load.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GIB 1073741824.0
+
+/* ---- text ---- */
+
+/* "12.3 GB", of 10^9: as models and disks are sold; memory words are GiB, as options have them. */
+static const char *size_text(double bytes, char buf[32])
+{
+	static const char *const unit[] = { "B", "KB", "MB", "GB", "TB" };
+	size_t i = 0;
+
+	for (; i < 4 && bytes >= 999.5; i++)
+		bytes /= 1000;
+	snprintf(buf, 32, bytes < 9.95 && i > 0 ? "%.1f %s" : "%.0f %s", bytes, unit[i]);
+	return buf;
+}
+
+static const char *gib_text(uint64_t bytes, char buf[32])
+{
+	const double g = (double)bytes / GIB;
+
+	snprintf(buf, 32, g < 0.1 ? "%.3f" : g < 10 ? "%.2f" : "%.1f", g);
+	return buf;
+}
+
+static const char *count_text(double n, char buf[32])
+{
+	if (n >= 1e12)
+		snprintf(buf, 32, "%.2f T", n / 1e12);
+	else if (n >= 1e9)
+		snprintf(buf, 32, "%.1f G", n / 1e9);
+	else
+		snprintf(buf, 32, "%.1f M", n / 1e6);
+	return buf;
+}
+
+static void print_model(const struct odp_model *m, FILE *out)
+{
+	static const char *const source[] = {
+		[OD_SHAPE_PACK] = "",
+		[OD_SHAPE_CHECKPOINT] = "; stored sizes are those usual for the format",
+		[OD_SHAPE_CONFIG] = "; from config.json alone: stored sizes are those usual for the format",
+	};
+	const struct od_config *c = m->config;
+	char a[32], b[32], d[32], e[32];
+
+	fprintf(out,
+		"%s: %s, %s weights, %s of them a token; %u experts, %u a token, in %u of %u layers; pack %s, expert %s%s\n",
+		od_pack_dir(m->pack), c->family->name, count_text(odp_model_weights(m), a),
+		count_text(odp_model_active_weights(m), b), c->n_experts, c->top_k, c->n_moe, c->n_layers,
+		size_text((double)od_pack_disk_bytes(m->pack), d), size_text((double)m->expert_stored_bytes, e),
+		source[m->source]);
+}
+
+/* A token's bytes of plain decoding, all of which pass main's port. */
+static const struct odp_figure *plain_figure(const struct odp_plan *p)
+{
+	return p->n_figures > 0 ? &p->figure[0] : NULL;
+}
+
+/* Workers share the rows by the experts that they run; here equally. */
+static double link_bytes(const struct odp_plan *p, const struct odp_host_plan *h)
+{
+	const struct odp_figure *f = plain_figure(p);
+
+	if (f == NULL || p->alone || h->role == ODP_SHADOW)
+		return 0;
+	return (f->up_bytes + f->down_bytes) / (h->role == ODP_MAIN ? 1 : p->n_workers);
+}
+
+static void print_host(const struct odp_plan *p, const struct odp_host_plan *h, int width, FILE *out)
+{
+	char a[32], b[32], d[32], l[32];
+
+	fprintf(out, "%-6s  %-*s  %6s of %6s  %8s  %9s  ", odp_role_names[h->role], width, h->machine.name,
+		gib_text(h->memory.need_bytes, a), gib_text(h->memory.limit_bytes, b),
+		size_text((double)h->disk_bytes, d), link_bytes(p, h) > 0 ? size_text(link_bytes(p, h), l) : "-");
+	for (size_t i = 0; i < h->memory.n; i++)
+		fprintf(out, "%s%s %s", i > 0 ? ", " : "", h->memory.share[i].what,
+			gib_text(h->memory.share[i].bytes, a));
+	fputc('\n', out);
+}
+
+static void print_hosts(const struct odp_plan *p, FILE *out)
+{
+	int width = 4;
+
+	for (size_t i = 0; i < p->n; i++)
+		if ((int)strlen(p->host[i].machine.name) > width)
+			width = (int)strlen(p->host[i].machine.name);
+	fprintf(out, "\n%-6s  %-*s  %-16s  %8s  %9s  what takes memory\n", "role", width, "host", "memory, GiB", "disk",
+		"a token");
+	for (size_t i = 0; i < p->n; i++)
+		print_host(p, &p->host[i], width, out);
+}
+
+static void print_tiers(const struct odp_plan *p, FILE *out)
+{
+	const double kept = 100.0 * (double)p->kept_experts / (double)p->all_experts;
+
+	fprintf(out, "\nExperts: %.0f %% stay in memory%s, as %s; ", kept, p->alone ? "" : " of the workers",
+		od_form_names[p->alone ? p->host[0].form : p->host[p->n - 1].form]);
+	if (kept < 100)
+		fprintf(out, "the others are read when they are needed. ");
+	else
+		fprintf(out, "none is read while texts are written. ");
+	if (!p->alone)
+		fprintf(out, "Groups of %u workers. ", p->group_size);
+	fprintf(out, "Up to %u text%s at once, %llu tokens each.\n", p->texts.parallel,
+		p->texts.parallel > 1 ? "s" : "", (unsigned long long)p->texts.ctx_tokens);
+}
+
+static void print_shadow(const struct odp_plan *p, FILE *out)
+{
+	if (p->shadow != 0)
+		fprintf(out,
+			"Shadow: %s. It %s: %.3g tokens/s with it and %.3g with its drafts, %.3g with main's own predictor.\n",
+			od_precision_names[p->shadow - 1],
+			p->with_drafts > p->without_shadow || p->with_shadow > p->without_shadow ? "pays" :
+												   "does not pay",
+			p->with_shadow, p->with_drafts, p->without_shadow);
+	else if (p->better_shadow != NULL)
+		fprintf(out,
+			"Shadow: none. %s as one (%s) instead of a worker would give %.3g tokens/s with drafts; now %.3g.\n",
+			p->better_shadow->machine.name, od_precision_names[p->better_precision - 1], p->better_value,
+			p->without_shadow);
+	else if (!p->alone)
+		fprintf(out, "Shadow: none, and no worker would serve better as one.\n");
+}
+
+static void figure_name(const struct odp_figure *f, char *buf, size_t size)
+{
+	if (f->kind == ODP_FIRST_TOKEN)
+		snprintf(buf, size, "first token after %u", f->prompt_tokens);
+	else
+		snprintf(buf, size, "%u text%s, %s", f->texts, f->texts > 1 ? "s" : "", f->drafts ? "drafts" : "plain");
+}
+
+static void value_text(const struct odp_figure *f, double value, char buf[32])
+{
+	if (f->kind == ODP_DECODE)
+		snprintf(buf, 32, value < 9.95 ? "%.2f tok/s" : "%.1f tok/s", value);
+	else
+		snprintf(buf, 32, value < 0.9995 ? "%.0f ms" : "%.2f s", value < 0.9995 ? value * 1000 : value);
+}
+
+static void print_figures(const struct odp_plan *p, FILE *out)
+{
+	char name[48], value[32];
+
+	fprintf(out, "\n%-22s  %12s  %-20s  what would lift it\n", "", "expected", "limited by");
+	for (size_t i = 0; i < p->n_figures; i++) {
+		const struct odp_figure *f = &p->figure[i];
+
+		figure_name(f, name, sizeof(name));
+		value_text(f, f->value, value);
+		fprintf(out, "%-22s  %12s  %-20s  ", name, value, f->limit);
+		for (size_t k = 0; k < f->n_lifts && k < 2; k++) {
+			value_text(f, f->lift[k].value, value);
+			fprintf(out, "%s%s: %s", k > 0 ? "; " : "", f->lift[k].what, value);
+		}
+		fputc('\n', out);
+	}
+}
+
+static bool same_options(const struct odp_host_plan *a, const struct odp_host_plan *b)
+{
+	return a->role == b->role && a->memory.limit_bytes == b->memory.limit_bytes &&
+	       a->machine.slots == b->machine.slots && a->machine.cache_bytes == b->machine.cache_bytes;
+}
+
+/* Workers from `first` on that have the same options. Returns the last. */
+static size_t print_workers(const struct odp_plan *p, size_t first, FILE *out)
+{
+	const struct odp_host_plan *w = &p->host[first];
+	size_t last = first;
+
+	while (last + 1 < p->n && same_options(w, &p->host[last + 1]))
+		last++;
+	fprintf(out, "  od-worker --memory-limit %lluM --slots %u", (unsigned long long)(w->memory.limit_bytes >> 20),
+		w->machine.slots);
+	if (w->machine.cache_bytes > 0)
+		fprintf(out, " --cache-mib %llu", (unsigned long long)(w->machine.cache_bytes >> 20));
+	fprintf(out, "     # on %s", w->machine.name);
+	if (last > first)
+		fprintf(out, " to %s", p->host[last].machine.name);
+	fputc('\n', out);
+	return last;
+}
+
+static void print_commands(const struct odp_plan *p, FILE *out)
+{
+	fprintf(out, "\nTo run it like this:\n");
+	if (p->alone) {
+		fprintf(out, "  od-main --pack PACK --memory %lluM\n",
+			(unsigned long long)(p->host[0].memory.limit_bytes >> 20));
+		return;
+	}
+	for (size_t i = 0; i < p->n; i++)
+		if (p->host[i].role == ODP_WORKER)
+			i = print_workers(p, i, out);
+	if (p->shadow != 0)
+		fprintf(out, "  od-shadow --precision %s\n", od_precision_names[p->shadow - 1]);
+	fprintf(out, "  od-main --workers HOSTS --group-size %u --ctx-size %llu\n", p->group_size,
+		(unsigned long long)p->texts.ctx_tokens);
+}
+
+void odp_plan_print(const struct odp_plan *p, FILE *out)
+{
+	print_model(p->model, out);
+	print_hosts(p, out);
+	if (p->n_problems > 0)
+		fprintf(out, "\nIt does not fit:\n");
+	for (size_t i = 0; i < p->n_problems; i++)
+		fprintf(out, "- %s; %s\n", p->problem[i].what, p->problem[i].remedy);
+	if (p->n_problems > 0)
+		return;
+	print_tiers(p, out);
+	print_shadow(p, out);
+	print_figures(p, out);
+	if (p->assumed)
+		fprintf(out,
+			"(Reads of experts were not measured: 1 GB/s is assumed. With a pack they are measured.)\n");
+	print_commands(p, out);
+}
+
+/* ---- JSON ---- */
+
+static json_t *memory_json(const struct odp_memory *m)
+{
+	json_t *shares = json_object();
+
+	for (size_t i = 0; i < m->n; i++)
+		json_object_set_new(shares, m->share[i].what, json_integer((json_int_t)m->share[i].bytes));
+	return json_pack("{s:I, s:I, s:b, s:o}", "need_bytes", (json_int_t)m->need_bytes, "limit_bytes",
+			 (json_int_t)m->limit_bytes, "fits", odp_memory_fits(m), "what", shares);
+}
+
+static json_t *host_json(const struct odp_plan *p, const struct odp_host_plan *h)
+{
+	json_t *o = json_pack("{s:s, s:s, s:o, s:I, s:f}", "role", odp_role_names[h->role], "host", h->machine.name,
+			      "memory", memory_json(&h->memory), "disk_bytes", (json_int_t)h->disk_bytes,
+			      "link_bytes_token", link_bytes(p, h));
+
+	if (o != NULL && h->role != ODP_SHADOW && (h->role == ODP_WORKER || p->alone)) {
+		json_object_set_new(o, "slots", json_integer(h->machine.slots));
+		json_object_set_new(o, "cache_mib", json_integer((json_int_t)(h->machine.cache_bytes >> 20)));
+		json_object_set_new(o, "kept_experts", json_integer((json_int_t)h->kept_experts));
+		json_object_set_new(o, "form", json_string(od_form_names[h->form]));
+	}
+	return o;
+}
+
+static json_t *figure_json(const struct odp_figure *f)
+{
+	json_t *lifts = json_array(), *o;
+
+	for (size_t i = 0; i < f->n_lifts; i++)
+		json_array_append_new(lifts,
+				      json_pack("{s:s, s:f}", "what", f->lift[i].what, "value", f->lift[i].value));
+	o = json_pack("{s:s, s:i, s:b, s:f, s:s, s:o, s:f, s:f, s:f}", "figure",
+		      f->kind == ODP_DECODE ? "tokens_per_second" : "seconds_to_first_token", "texts", (int)f->texts,
+		      "drafts", f->drafts, "value", f->value, "limit", f->limit, "lifts", lifts, "up_bytes_token",
+		      f->up_bytes, "down_bytes_token", f->down_bytes, "loads_token", f->loads);
+	if (o != NULL && f->kind == ODP_FIRST_TOKEN)
+		json_object_set_new(o, "prompt_tokens", json_integer(f->prompt_tokens));
+	if (o != NULL)
+		json_object_set_new(o, "busy",
+				    json_pack("{s:f, s:f, s:f, s:f, s:f}", "main", f->main_busy, "link", f->link_busy,
+					      "reads", f->read_busy, "workers", f->worker_busy, "shadow",
+					      f->shadow_busy));
+	return o;
+}
+
+static json_t *model_json(const struct odp_model *m)
+{
+	static const char *const source[] = { "pack", "checkpoint", "config" };
+
+	return json_pack("{s:s, s:s, s:s, s:f, s:f, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i}", "name",
+			 od_pack_dir(m->pack), "family", m->config->family->name, "source", source[m->source],
+			 "weights", odp_model_weights(m), "active_weights", odp_model_active_weights(m), "pack_bytes",
+			 (json_int_t)od_pack_disk_bytes(m->pack), "dense_bytes", (json_int_t)m->dense_bytes,
+			 "expert_stored_bytes", (json_int_t)m->expert_stored_bytes, "kv_bytes_token",
+			 (json_int_t)m->kv_bytes, "layers", (int)m->config->n_layers, "moe_layers",
+			 (int)m->config->n_moe, "experts", (int)m->config->n_experts, "top_k", (int)m->config->top_k);
+}
+
+static json_t *shadow_json(const struct odp_plan *p)
+{
+	json_t *o = json_object();
+
+	if (p->shadow != 0)
+		json_object_set_new(o, "precision", json_string(od_precision_names[p->shadow - 1]));
+	if (p->shadow != 0 && p->n_figures > 0) {
+		json_object_set_new(o, "with", json_real(p->with_shadow));
+		json_object_set_new(o, "with_drafts", json_real(p->with_drafts));
+		json_object_set_new(o, "without", json_real(p->without_shadow));
+	}
+	if (p->better_shadow != NULL) {
+		json_object_set_new(o, "better_host", json_string(p->better_shadow->machine.name));
+		json_object_set_new(o, "better_precision", json_string(od_precision_names[p->better_precision - 1]));
+		json_object_set_new(o, "better_value", json_real(p->better_value));
+	}
+	return o;
+}
+
+int odp_plan_print_json(const struct odp_plan *p, FILE *out, struct od_err *err)
+{
+	json_t *hosts = json_array(), *figures = json_array(), *problems = json_array(), *root;
+	int rc = OD_OK;
+
+	for (size_t i = 0; i < p->n; i++)
+		json_array_append_new(hosts, host_json(p, &p->host[i]));
+	for (size_t i = 0; i < p->n_figures; i++)
+		json_array_append_new(figures, figure_json(&p->figure[i]));
+	for (size_t i = 0; i < p->n_problems; i++)
+		json_array_append_new(
+			problems, json_pack("{s:s, s:s}", "what", p->problem[i].what, "remedy", p->problem[i].remedy));
+	root = json_pack("{s:b, s:o, s:o, s:i, s:i, s:I, s:I, s:I, s:b, s:o, s:o, s:o}", "fits", p->n_problems == 0,
+			 "model", model_json(p->model), "hosts", hosts, "group_size", (int)p->group_size, "texts",
+			 (int)p->texts.parallel, "ctx_tokens", (json_int_t)p->texts.ctx_tokens, "kept_experts",
+			 (json_int_t)p->kept_experts, "all_experts", (json_int_t)p->all_experts, "reads_assumed",
+			 p->assumed, "shadow", shadow_json(p), "figures", figures, "problems", problems);
+	if (root == NULL || json_dumpf(root, out, JSON_INDENT(2)) != 0)
+		rc = od_fail(err, OD_ERR_IO, "the plan cannot be written");
+	else
+		fputc('\n', out);
+	json_decref(root);
+	return rc;
+}
