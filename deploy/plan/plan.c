@@ -230,7 +230,8 @@ static void take_alone(struct odp_host_plan *h, const struct odp_model *m, const
 	h->form = a->form;
 	h->machine.slots = a->n_slots;
 	h->machine.cache_bytes = a->cache_bytes;
-	h->kept_experts = a->cache_bytes / od_pack_slot_bytes(m->pack, a->form);
+	h->kept_experts = a->holds_all ? (uint64_t)m->config->n_moe * m->config->n_experts :
+					 a->cache_bytes / od_pack_slot_bytes(m->pack, a->form);
 }
 
 static int plan_alone(struct planning *g, struct od_err *err)

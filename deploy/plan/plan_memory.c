@@ -94,9 +94,10 @@ static void share_alone(struct odp_alone *out, const struct odp_model *m, const 
 	const uint64_t pages = od_state_pages((uint32_t)texts->ctx_tokens) * (uint64_t)full;
 	const uint64_t state = state_bytes(model, pages < model->n_pages ? pages : model->n_pages);
 	const uint64_t all = odm_tier_plan_all_bytes(&model->tiers, m->config);
-	const uint64_t room =
-		tiers.cache_bytes > state && model->shares_memory ? tiers.cache_bytes - state : tiers.cache_bytes;
+	const uint64_t shared = model->tiers.shared_bytes - tiers.slots_bytes;
+	uint64_t room = shared > state ? shared - state : 0; /* texts leave it */
 
+	room = room < tiers.cache_bytes ? room : tiers.cache_bytes;
 	out->form = model->form;
 	out->n_slots = tiers.n_slots;
 	out->cache_bytes = room < all ? room : all;
