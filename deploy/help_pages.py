@@ -14,6 +14,7 @@ SUMMARIES = {
     "od-bench": "benchmarks of od-moe",
     "od-chat": "chat in the terminal with a server of OpenAI's API",
     "od-main": "run a mixture-of-experts language model on several machines, or on this one",
+    "od-plan": "say whether a model runs on given machines, how fast, and what limits it",
     "od-pack": "make, check and inspect packs of models",
     "od-shadow": "predict the experts that od-main needs next",
     "od-worker": "load and run experts for od-main",

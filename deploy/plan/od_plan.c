@@ -122,8 +122,7 @@ static int run(struct plan_options *o)
 
 static void print_help(const struct od_arg *table, size_t n)
 {
-	printf("od-plan MODEL [HOSTS]           say whether a model runs on given machines, how fast, what limits it, and what\n"
-	       "                                would lift that\n"
+	printf("od-plan MODEL [HOSTS]           say whether a model runs on given machines, how fast, and what limits it\n"
 	       "od-plan --check HOSTS [MODEL]   ask and measure the machines of a cluster, and say what is wrong where\n"
 	       "\n"
 	       "MODEL is a pack (or its name in od-pack list), a GGUF file, a checkpoint's folder, or its config.json alone.\n"
@@ -147,9 +146,10 @@ int main(int argc, char **argv)
 	struct odp_check_opts *c = &o.check;
 	const struct od_arg table[] = {
 		{ "ctx-size", OD_ARG_UINT, &c->engine.ctx_tokens, "N",
-		  "tokens of context of each text (default: 4096, or the model's if that is less; --check: as od-main's)", 1,
-		  UINT32_MAX, NULL },
-		{ "profile", OD_ARG_CHOICE, &o.profile, "f32|bf16", "as od-main's (default: f32)", 0, 0, od_profile_names },
+		  "tokens of context of each text (default: 4096, or the model's if that is less; --check: as od-main's)",
+		  1, UINT32_MAX, NULL },
+		{ "profile", OD_ARG_CHOICE, &o.profile, "f32|bf16", "as od-main's (default: f32)", 0, 0,
+		  od_profile_names },
 		{ "json", OD_ARG_FLAG, &c->json, NULL, "print all numbers as JSON", 0, 0, NULL },
 		{ "trace", OD_ARG_STRING, &o.trace, "FILE",
 		  "write what was simulated for one text as a Chrome trace, as od-main --trace does", 0, 0, NULL },

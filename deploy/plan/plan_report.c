@@ -118,20 +118,27 @@ static void print_tiers(const struct odp_plan *p, FILE *out)
 		p->texts.parallel > 1 ? "s" : "", (unsigned long long)p->texts.ctx_tokens);
 }
 
+static const char *rate_text(double value, char buf[32])
+{
+	snprintf(buf, 32, value < 9.95 ? "%.2f" : "%.1f", value);
+	return buf;
+}
+
 static void print_shadow(const struct odp_plan *p, FILE *out)
 {
+	char with[32], drafts[32], without[32];
+	const bool pays = p->with_drafts > p->without_shadow || p->with_shadow > p->without_shadow;
+
+	rate_text(p->without_shadow, without);
 	if (p->shadow != 0)
-		fprintf(out,
-			"Shadow: %s. It %s: %.3g tokens/s with it and %.3g with its drafts, %.3g with main's own predictor.\n",
-			od_precision_names[p->shadow - 1],
-			p->with_drafts > p->without_shadow || p->with_shadow > p->without_shadow ? "pays" :
-												   "does not pay",
-			p->with_shadow, p->with_drafts, p->without_shadow);
+		fprintf(out, "Shadow: %s. It %s: %s tokens/s with it, %s with its drafts, %s without a shadow.\n",
+			od_precision_names[p->shadow - 1], pays ? "pays" : "does not pay",
+			rate_text(p->with_shadow, with), rate_text(p->with_drafts, drafts), without);
 	else if (p->better_shadow != NULL)
 		fprintf(out,
-			"Shadow: none. %s as one (%s) instead of a worker would give %.3g tokens/s with drafts; now %.3g.\n",
-			p->better_shadow->machine.name, od_precision_names[p->better_precision - 1], p->better_value,
-			p->without_shadow);
+			"Shadow: none. %s as one (%s) instead of a worker would give %s tokens/s with drafts; now %s.\n",
+			p->better_shadow->machine.name, od_precision_names[p->better_precision - 1],
+			rate_text(p->better_value, with), without);
 	else if (!p->alone)
 		fprintf(out, "Shadow: none, and no worker would serve better as one.\n");
 }
