@@ -12,22 +12,30 @@
 #include <unistd.h>
 
 #define LOOK_NS (20 * OD_NS_PER_MS)
+#define PONG_NS OD_NS_PER_S
 
 struct odp_meeting {
 	const struct odm_cluster_opts *o;
 	void *zmq;
 	int changed_fd;
 	uv_loop_t loop;
-	uv_async_t stop;
+	uv_async_t stop, wake;
 	pthread_t thread;
 	bool has_loop, has_stop, has_thread;
 	struct odm_members *members;
 	pthread_mutex_t lock;
 	pthread_cond_t heard;
+	/* The loop thread's: the PING that is waited for. */
+	uint64_t ping_sequence, pinged_ns;
 	/* Under the lock: */
 	uint64_t sequence;
 	uint32_t position, n_heard;
 	uint64_t *at_ns; /* [n_moe] */
+	struct ping_order {
+		bool ordered, answered;
+		uint32_t member, padding;
+		double ns;
+	} ping;
 };
 
 struct odm_members *odp_meeting_members(struct odp_meeting *m)
@@ -66,11 +74,42 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 	pthread_mutex_unlock(&m->lock);
 }
 
+/* Both times are taken on this thread. */
+static void on_wake(uv_async_t *async)
+{
+	struct odp_meeting *m = async->data;
+	struct ping_order ping;
+
+	pthread_mutex_lock(&m->lock);
+	ping = m->ping;
+	m->ping.ordered = false;
+	pthread_mutex_unlock(&m->lock);
+	if (!ping.ordered)
+		return;
+	m->pinged_ns = od_now_ns();
+	m->ping_sequence = odm_members_ping(m->members, ping.member, ping.padding);
+}
+
+static void on_pong(void *arg, uint32_t member, uint64_t sequence)
+{
+	const uint64_t now_ns = od_now_ns();
+	struct odp_meeting *m = arg;
+
+	pthread_mutex_lock(&m->lock);
+	if (member == m->ping.member && sequence == m->ping_sequence) {
+		m->ping.ns = (double)(now_ns - m->pinged_ns);
+		m->ping.answered = true;
+		pthread_cond_broadcast(&m->heard);
+	}
+	pthread_mutex_unlock(&m->lock);
+}
+
 static void on_stop(uv_async_t *async)
 {
 	struct odp_meeting *m = async->data;
 
 	odm_members_stop(m->members);
+	uv_close((uv_handle_t *)&m->wake, NULL);
 	uv_close((uv_handle_t *)async, NULL);
 }
 
@@ -86,9 +125,12 @@ static void *loop_thread(void *arg)
 
 static int open_loop(struct odp_meeting *m, struct od_err *err)
 {
-	const struct odm_members_opts mo = {
-		.cluster = m->o, .zmq_context = m->zmq, .changed_fd = m->changed_fd, .message = on_predict, .arg = m
-	};
+	const struct odm_members_opts mo = { .cluster = m->o,
+					     .zmq_context = m->zmq,
+					     .changed_fd = m->changed_fd,
+					     .message = on_predict,
+					     .pong = on_pong,
+					     .arg = m };
 	int rc;
 
 	if (uv_loop_init(&m->loop) != 0)
@@ -99,6 +141,8 @@ static int open_loop(struct odp_meeting *m, struct od_err *err)
 		return rc;
 	uv_async_init(&m->loop, &m->stop, on_stop);
 	m->stop.data = m;
+	uv_async_init(&m->loop, &m->wake, on_wake);
+	m->wake.data = m;
 	m->has_stop = true;
 	if (pthread_create(&m->thread, NULL, loop_thread, m) != 0)
 		return od_fail(err, OD_ERR_NOMEM, "cannot start the loop thread");
@@ -211,4 +255,20 @@ bool odp_meeting_heard(struct odp_meeting *m, uint32_t n, uint64_t timeout_ns, u
 	memcpy(at_ns, m->at_ns, m->o->config->n_moe * sizeof(*at_ns));
 	pthread_mutex_unlock(&m->lock);
 	return heard;
+}
+
+bool odp_meeting_ping(struct odp_meeting *m, uint32_t member, uint32_t padding, double *ns)
+{
+	const uint64_t until_ns = od_now_ns() + PONG_NS;
+	bool answered;
+
+	pthread_mutex_lock(&m->lock);
+	m->ping = (struct ping_order){ .ordered = true, .member = member, .padding = padding };
+	uv_async_send(&m->wake);
+	while (!m->ping.answered && od_timed_cond_wait(&m->heard, &m->lock, until_ns))
+		;
+	answered = m->ping.answered;
+	*ns = m->ping.ns;
+	pthread_mutex_unlock(&m->lock);
+	return answered;
 }

@@ -26,4 +26,7 @@ void odp_meeting_listen(struct odp_meeting *m, uint64_t sequence, uint32_t posit
 /* Waits until those of `n` layers have come. False: not within this time. */
 bool odp_meeting_heard(struct odp_meeting *m, uint32_t n, uint64_t timeout_ns, uint64_t *at_ns);
 
+/* The round trip of a PING with so much padding each way. False: no answer within a second. */
+bool odp_meeting_ping(struct odp_meeting *m, uint32_t member, uint32_t padding, double *ns);
+
 #endif

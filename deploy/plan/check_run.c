@@ -46,11 +46,11 @@ void odp_runs_close(struct odp_runs *r)
 	r->index = NULL;
 }
 
-static int send_run(struct odp_runs *r, const struct odp_run *run, struct od_err *err)
+int odp_runs_send(struct odp_runs *r, const struct odp_run *run, struct od_err *err)
 {
 	const struct od_out_frame frame = { .bytes = r->rows, .len = run->n_rows * r->row_bytes };
 	Od__RunExpert expert[ODP_RUN_EXPERTS], *list[ODP_RUN_EXPERTS];
-	const uint64_t until_ns = od_now_ns() + ANSWER_NS;
+	const uint64_t now_ns = od_now_ns(), until_ns = now_ns + ANSWER_NS;
 	Od__Run body = OD__RUN__INIT;
 	Od__Header h = OD__HEADER__INIT;
 	int rc;
@@ -64,6 +64,7 @@ static int send_run(struct odp_runs *r, const struct odp_run *run, struct od_err
 		expert[i].last = run->last;
 		list[i] = &expert[i];
 	}
+	r->sent_ns = now_ns;
 	body.step = r->step;
 	body.m = run->m;
 	body.request = ++r->request;
@@ -112,11 +113,11 @@ static bool is_answer(const struct odp_runs *r, const struct od_msg *m)
 	return m->header->body_case == OD__HEADER__BODY_RESULT && m->header->result->request == r->request;
 }
 
-int odp_runs_do(struct odp_runs *r, const struct odp_run *run, struct odp_run_times *t, struct od_err *err)
+int odp_runs_wait(struct odp_runs *r, const struct odp_run *run, struct odp_run_times *t, struct od_err *err)
 {
-	const uint64_t begin_ns = od_now_ns();
+	const uint64_t begin_ns = r->sent_ns;
 	size_t left = run->n_experts;
-	int rc = send_run(r, run, err);
+	int rc = OD_OK;
 
 	*t = (struct odp_run_times){ .ready = true };
 	while (rc == OD_OK && left > 0) {
@@ -137,4 +138,12 @@ int odp_runs_do(struct odp_runs *r, const struct odp_run *run, struct odp_run_ti
 				     (unsigned)(ANSWER_NS / OD_NS_PER_S));
 	}
 	return rc;
+}
+
+int odp_runs_do(struct odp_runs *r, const struct odp_run *run, struct odp_run_times *t, struct od_err *err)
+{
+	const int rc = odp_runs_send(r, run, err);
+
+	*t = (struct odp_run_times){ 0 };
+	return rc == OD_OK ? odp_runs_wait(r, run, t, err) : rc;
 }

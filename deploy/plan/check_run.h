@@ -18,7 +18,7 @@ struct odp_runs {
 	uint32_t max_rows;
 	uint8_t *rows; /* [max_rows][row_bytes]: what RUNs send */
 	uint32_t *index; /* [max_rows] */
-	uint64_t step, request;
+	uint64_t step, request, sent_ns;
 };
 
 struct odp_run {
@@ -45,7 +45,11 @@ OD_MUST_CHECK int odp_runs_open(struct odp_runs *r, struct odm_members *members,
 				struct od_err *err);
 void odp_runs_close(struct odp_runs *r);
 
-/* Sends the RUN and waits for all its RESULTs. */
+/* Sends the RUN; then odp_runs_wait waits for all its RESULTs. */
+OD_MUST_CHECK int odp_runs_send(struct odp_runs *r, const struct odp_run *run, struct od_err *err);
+OD_MUST_CHECK int odp_runs_wait(struct odp_runs *r, const struct odp_run *run, struct odp_run_times *t,
+				struct od_err *err);
+/* Both. */
 OD_MUST_CHECK int odp_runs_do(struct odp_runs *r, const struct odp_run *run, struct odp_run_times *t,
 			      struct od_err *err);
 

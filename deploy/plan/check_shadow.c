@@ -15,6 +15,7 @@
 #define MAX_ROWS 16
 #define ANSWER_NS (20 * OD_NS_PER_S) /* for the predictions of a step */
 #define NS 1e9
+#define PINGS 15 /* of each kind */
 
 struct shadow_check {
 	const struct odp_shadow_check *o;
@@ -199,6 +200,25 @@ static int do_steps(struct shadow_check *s, const struct odm_view *v, struct od_
 	return rc;
 }
 
+/* ---- Link ---- */
+
+/* By PINGs, bare and with as much padding as there may be, in turns. */
+static void measure_link(const struct shadow_check *s, struct odp_checked *c)
+{
+	double bare[PINGS], padded[PINGS], bare_ns, ns;
+	size_t n = 0;
+
+	while (n < PINGS && odp_meeting_ping(s->o->meeting, c->facts.member.id, 0, &bare[n]) &&
+	       odp_meeting_ping(s->o->meeting, c->facts.member.id, OD_MAX_PADDING, &padded[n]))
+		n++;
+	if (n == 0)
+		return;
+	bare_ns = odp_median(bare, n);
+	ns = odp_median(padded, n) - bare_ns;
+	c->rates.latency_ns = bare_ns;
+	c->rates.link_rate = ns > 0 ? 2.0 * OD_MAX_PADDING / ns * NS : 0;
+}
+
 /* ---- All ---- */
 
 static void fit(struct shadow_check *s, struct odp_checked *c, size_t i)
@@ -262,10 +282,10 @@ void odp_check_shadow(struct odp_checked *c, struct odp_checked *const *part, st
 			 err.msg);
 	else if (open_sequence(s, &err) != OD_OK || do_steps(s, v, &err) != OD_OK)
 		odp_find(c, ODP_WRONG, "work", "look at its log", "it could not be measured: %s", err.msg);
-	if (s->n[0] > 0) {
-		fit(s, c, 0);
-		for (uint32_t i = 0; i < v->n_parts; i++)
-			fit(s, part[i], i + 1);
+	for (uint32_t i = 0; i <= v->n_parts; i++) {
+		measure_link(s, i == 0 ? c : part[i - 1]);
+		if (s->n[0] > 0)
+			fit(s, i == 0 ? c : part[i - 1], i);
 	}
 	if (rc == OD_OK && close_sequence(s, &err) != OD_OK)
 		odp_find(c, ODP_NOTE, "work", "", "%s", err.msg);

@@ -18,6 +18,8 @@
 #define LINK_NS (20.0 * OD_NS_PER_MS) /* a message that takes so long is large enough */
 #define LEAST_LINK_BYTES 65536u /* the smallest one; each further one is twice as large */
 #define MAX_SIZES 10
+#define JOINT_WORKERS 4 /* main sends to so many at once */
+#define JOINT_ROUNDS 9
 #define LEAST_LATENCY_NS 1e3 /* a shaped network may let a small message pass at once */
 #define MAX_DOWN_NS (300.0 * OD_NS_PER_MS) /* rows that come back may take so much computation */
 
@@ -345,4 +347,87 @@ void odp_check_worker(struct odp_checked *c, const struct odp_worker_check *o)
 	}
 	odp_runs_close(&w.runs);
 	c->rates.took_ns = (double)(od_now_ns() - w.begin_ns);
+}
+
+/* ---- Main's port ---- */
+
+/* Rows that the worker's link takes LINK_NS for. */
+static uint32_t joint_rows(const struct worker_check *w)
+{
+	const double rows = w->c->rates.link_rate * LINK_NS / OD_NS_PER_S / (double)w->runs.row_bytes;
+
+	return rows < 1 ? 1 : rows < w->runs.max_rows ? (uint32_t)rows : w->runs.max_rows;
+}
+
+/* One RUN to each, sent together: bytes a second. */
+static int joint_round(struct worker_check *w, size_t n, double *rate, struct od_err *err)
+{
+	struct odp_run run[JOINT_WORKERS];
+	double ns = 0, bytes = 0;
+	int rc = OD_OK;
+
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		run[i] = (struct odp_run){ .m = w[i].m,
+					   .expert = { w[i].expert[0] },
+					   .n_experts = 1,
+					   .n_rows = joint_rows(&w[i]),
+					   .used = 1 };
+		bytes += run[i].n_rows * (double)w[i].runs.row_bytes;
+		rc = odp_runs_send(&w[i].runs, &run[i], err);
+	}
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		struct odp_run_times t;
+		double late_ns;
+
+		rc = odp_runs_wait(&w[i].runs, &run[i], &t, err);
+		late_ns = (double)(w[i].runs.sent_ns - w[0].runs.sent_ns);
+		t.round_ns += late_ns - t.worker_ns - w[i].c->rates.latency_ns;
+		ns = t.round_ns > ns ? t.round_ns : ns;
+	}
+	*rate = ns > 0 ? bytes / ns * OD_NS_PER_S : 0;
+	return rc;
+}
+
+static int joint_rate(struct worker_check *w, size_t n, const struct odp_worker_check *o, double *rate,
+		      struct od_err *err)
+{
+	double rates[JOINT_ROUNDS];
+	struct loads loads = { .n = 0 };
+	int rc = OD_OK;
+
+	*rate = 0;
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		rc = odp_runs_open(&w[i].runs, odp_meeting_members(o->meeting), odp_meeting_zmq(o->meeting), o->cluster,
+				   w[i].member, err);
+		if (rc != OD_OK)
+			break;
+		choose_residents(&w[i]);
+		w[i].n_experts = w[i].n_experts > 1 ? 1 : w[i].n_experts;
+		rc = w[i].n_experts > 0 ? load_residents(&w[i], &loads, err) : OD_ERR_MISSING;
+	}
+	for (size_t i = 0; rc == OD_OK && i < JOINT_ROUNDS; i++)
+		rc = joint_round(w, n, &rates[i], err);
+	if (rc == OD_OK)
+		*rate = odp_median(rates, JOINT_ROUNDS);
+	return rc;
+}
+
+double odp_check_main_link(struct odp_checked *const *worker, size_t n, const struct odp_worker_check *o)
+{
+	struct worker_check w[JOINT_WORKERS] = { 0 };
+	double most = 0, rate;
+	size_t n_joint = 0;
+	struct od_err err;
+
+	for (size_t i = 0; i < n; i++)
+		most = worker[i]->rates.link_rate > most ? worker[i]->rates.link_rate : most;
+	for (size_t i = 0; i < n && n_joint < JOINT_WORKERS; i++)
+		if (worker[i]->measured && worker[i]->rates.link_rate >= most / 4) /* others would be waited for */
+			w[n_joint++] =
+				(struct worker_check){ .o = o, .c = worker[i], .member = &worker[i]->facts.member };
+	if (n_joint > 1 && joint_rate(w, n_joint, o, &rate, &err) == OD_OK && rate > most)
+		most = rate;
+	for (size_t i = 0; i < n_joint; i++)
+		odp_runs_close(&w[i].runs);
+	return most;
 }

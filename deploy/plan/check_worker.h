@@ -17,4 +17,8 @@ struct odp_worker_check {
 /* Adds to c: its rates, whether its data port answers, and what could not be measured. */
 void odp_check_worker(struct odp_checked *c, const struct odp_worker_check *o);
 
+/* The rate of main's own port, from what it sends to several of these workers [n] at once; all have been measured. With
+ * one worker it is that one's link: at least so much. 0: none was measured. */
+double odp_check_main_link(struct odp_checked *const *worker, size_t n, const struct odp_worker_check *o);
+
 #endif

@@ -212,6 +212,8 @@ static void measure(struct plan_check *p)
 					     .cluster = &p->cluster,
 					     .expert_weights = expert_weights(p->cluster.config),
 					     .budget_ns = budget_ns(p) };
+	struct odp_checked *worker[OD_MAX_HOSTS];
+	size_t n_workers = 0;
 	struct od_err err;
 
 	if (odp_check_main(&p->main.rates, p->model, MAIN_NS, &err) == OD_OK)
@@ -219,8 +221,11 @@ static void measure(struct plan_check *p)
 	else
 		odp_find(&p->main, ODP_WRONG, "work", "", "main's part could not be measured: %s", err.msg);
 	for (size_t i = 0; i < p->n_hosts; i++)
-		if (p->host[i].asked && p->host[i].facts.member.role == OD_NODE_WORKER)
+		if (p->host[i].asked && p->host[i].facts.member.role == OD_NODE_WORKER) {
 			odp_check_worker(&p->host[i], &wo);
+			worker[n_workers++] = &p->host[i];
+		}
+	p->main.rates.link_rate = odp_check_main_link(worker, n_workers, &wo);
 	measure_shadow(p);
 }
 

@@ -354,6 +354,8 @@ static void on_pong(struct member *m, const Od__Pong *p)
 	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
 	m->told = m->told && (!first || m->differed);
+	if (m->ms->o.pong != NULL && p->sequence > 0)
+		m->ms->o.pong(m->ms->o.arg, m->id, p->sequence);
 	join(m); /* it takes the lock again */
 	odm_member_probe(m);
 }
@@ -769,6 +771,16 @@ void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header)
 	header->epoch = ms->epoch;
 	if (od_uv_socket_send(m->socket, NULL, header, NULL, 0) != OD_OK)
 		tell_left_out(m, header);
+}
+
+uint64_t odm_members_ping(struct odm_members *ms, uint32_t id, uint32_t padding)
+{
+	struct member *m = id < ms->n ? ms->member[id] : NULL;
+
+	if (m == NULL || m->state != M_READY)
+		return 0;
+	odm_member_ping(m, padding);
+	return m->ping;
 }
 
 void odm_members_ask(struct odm_members *ms)

@@ -69,6 +69,8 @@ struct odm_members_opts {
 	int changed_fd; /* eventfd */
 	/* Called for other control messages (PREDICT). Loop thread. */
 	void (*message)(void *arg, uint32_t member, const struct od_msg *m);
+	/* Called for the answer to each PING. Loop thread. NULL: it is not wanted. */
+	void (*pong)(void *arg, uint32_t member, uint64_t sequence);
 	void *arg;
 };
 
@@ -83,6 +85,10 @@ OD_MUST_CHECK int odm_members_follow(struct odm_members *ms, const struct od_hos
 
 /* Loop thread: sends to one member's control socket; does nothing if it is not connected. */
 void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header);
+
+/* Loop thread: sends a PING with so much padding each way, and returns its sequence number in the session; 0: the
+ * member is not connected. */
+uint64_t odm_members_ping(struct odm_members *ms, uint32_t id, uint32_t padding);
 
 /* Loop thread: requests the counters of every worker, after all messages sent before. */
 void odm_members_ask(struct odm_members *ms);
