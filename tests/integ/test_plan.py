@@ -53,6 +53,21 @@ def one_model_in_all_forms():
     assert forms[0]["model"]["pack_bytes"] == size
 
 
+# Billions of parameters, as the models' cards and papers have them.
+PUBLISHED = {"DeepSeek-V2-Lite": 15.7, "DeepSeek-V3": 671, "GLM-4.5-Air": 106, "gpt-oss-120b": 116.8, "gpt-oss-20b": 20.9, "Mixtral-8x7B": 46.7,
+             "OLMoE-1B-7B": 6.9, "Qwen3-235B-A22B": 235, "Qwen3-30B-A3B": 30.5, "Qwen3-Next-80B-A3B": 80}
+MODELS = "tests/bench/plans/models"
+
+
+@test
+def published_sizes():
+    """Weights are counted as their publishers count them, whatever the family; the plan itself need not fit for that."""
+    assert sorted(os.listdir(MODELS)) == sorted(name + ".json" for name in PUBLISHED)
+    for name, billions in PUBLISHED.items():
+        p = plan(os.path.join(MODELS, name + ".json"), "main m memory=64M speed=1 read=1G\n", status=1)
+        assert abs(p["model"]["weights"] / 1e9 / billions - 1) < 0.01, (name, p["model"]["weights"])
+
+
 @test
 def text_fits_a_screen():
     p = tool("od-plan", CHECKPOINT, write("hosts.txt", HOSTS), *SMALL)

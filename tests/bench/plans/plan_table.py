@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""The README's table of planned speeds: od-plan with the published shapes in models/ on the clusters described here. Nothing in it is measured.
+
+    tests/bench/plans/plan_table.py [OD_PLAN]     OD_PLAN: build/bin/od-plan
+"""
+import json
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CLUSTERS = [("four Orin NX, 16 GB", "orins.txt"), ("RTX 3090 and two mini PCs", "rtx_and_minis.txt"), ("OD-MoE's ten machines", "od_moe_ten.txt")]
+SHORT = {"main's compute": "main", "workers' compute": "workers", "reads of experts": "reads", "the network": "network",
+         "round trips": "round trips", "the shadow's compute": "shadow", "nothing alone": "several"}
+
+
+def rate(value):
+    return f"{value:.1f}" if value < 10 else f"{value:.0f}"
+
+
+def seconds(value):
+    return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+
+
+def figure(plan, **wanted):
+    return next((f for f in plan["figures"] if all(f.get(k) == v for k, v in wanted.items())), None)
+
+
+def cell(plan):
+    if not plan["fits"]:
+        host = next(h for h in plan["hosts"] if not h["memory"]["fits"])
+        missing = (host["memory"]["need_bytes"] - host["memory"]["limit_bytes"]) / 2**30
+        return f"no: {host['role']} lacks {missing:.1f} GiB"
+    plain = figure(plan, figure="tokens_per_second", texts=1, drafts=False)
+    drafts = figure(plan, figure="tokens_per_second", texts=1, drafts=True)
+    first = figure(plan, figure="seconds_to_first_token", prompt_tokens=128)
+    text = rate(plain["value"]) + (f", {rate(drafts['value'])} with drafts" if drafts else "")
+    return f"{text}; {seconds(first['value'])}; {SHORT[plain['limit']]}"
+
+
+def main():
+    od_plan = sys.argv[1] if len(sys.argv) > 1 else "build/bin/od-plan"
+    names = sorted(os.listdir(os.path.join(HERE, "models")), key=str.lower)
+    print("| model | " + " | ".join(title for title, _ in CLUSTERS) + " |\n|---|" + "---|" * len(CLUSTERS))
+    for name in names:
+        row = []
+        for _, hosts in CLUSTERS:
+            p = subprocess.run([od_plan, os.path.join(HERE, "models", name), os.path.join(HERE, hosts), "--profile", "bf16", "--json"],
+                               capture_output=True, text=True)
+            if p.returncode > 1 or not p.stdout:
+                sys.exit(f"{name}, {hosts}: {p.stderr}")
+            row.append(cell(json.loads(p.stdout)))
+        print(f"| {name.removesuffix('.json')} | " + " | ".join(row) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
