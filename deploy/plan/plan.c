@@ -8,6 +8,7 @@
 #include "deploy/plan/plan_local.h"
 #include "main-node/engine/engine.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,8 @@
 #define RUN_NS 2e4 /* a RUN, or a layer, takes so much beside its products, if fixed= is not given */
 #define USUAL_READ 1e9 /* a disk that nobody has measured */
 #define LONGEST_PROMPT 2048u
+#define MOST_SLOTS 64u /* od-worker's, if it is not told how many */
+#define FEW_KEPT 4 /* Where less than a fourth of the experts is kept, slots may be worth more. */
 
 const char *const odp_role_names[] = { "main", "shadow", "worker" };
 
@@ -32,6 +35,7 @@ struct planning {
 	struct od_device *device; /* counts memory and measures this machine */
 	struct odp_speed_input speed;
 	struct odp_machine *worker; /* [n_workers, at least 1]: speed.cluster's */
+	bool slots_alone; /* workers keep no experts: all their memory is slots */
 };
 
 static void say_problem(struct odp_plan *p, const char *remedy, const char *fmt, ...) OD_PRINTF(3, 4);
@@ -258,7 +262,8 @@ static int plan_alone(struct planning *g, struct od_err *err)
 	return OD_OK;
 }
 
-/* Slots for two layers' experts of one text; what is left keeps experts, each worker its part of all. */
+/* Slots for two layers' experts of one text, or all that fit. What is left keeps experts, each worker its part of
+ * all. */
 static int plan_worker(struct planning *g, struct odp_host_plan *h, uint32_t index, struct od_err *err)
 {
 	const struct od_config *c = g->model->config;
@@ -269,7 +274,8 @@ static int plan_worker(struct planning *g, struct odp_host_plan *h, uint32_t ind
 					od_share_groups(g->plan->n_workers, g->plan->group_size, c->top_k) };
 	struct odp_worker_plan w;
 	uint64_t n = 0;
-	int rc = odp_memory_worker(&w, g->model, g->device, slots, all, limit_of(h), err);
+	int rc = odp_memory_worker(&w, g->model, g->device, g->slots_alone ? MOST_SLOTS : slots,
+				   g->slots_alone ? 0 : all, limit_of(h), err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -453,7 +459,7 @@ static void fill_speed(struct planning *g)
 		fill_cluster(g);
 }
 
-static int plain_speed(const struct odp_speed_input *in, bool drafts, double *value, struct od_err *err)
+static int text_speed(const struct odp_speed_input *in, bool drafts, double *value, struct od_err *err)
 {
 	struct odp_figure f = { .kind = ODP_DECODE, .texts = 1, .drafts = drafts };
 	int rc = odp_speed(&f, in, err);
@@ -462,33 +468,55 @@ static int plain_speed(const struct odp_speed_input *in, bool drafts, double *va
 	return rc;
 }
 
-/* Workers in groups of top-k take layers in turns, so that one group loads while another computes; one group of all
- * shares each layer. */
-static int choose_groups(struct planning *g, struct od_err *err)
+/* One text's tokens a second if workers are used like this: with a shadow the geometric mean of plain and drafts. */
+static int try_workers(struct planning *g, uint32_t group_size, bool slots_alone, double *value, struct od_err *err)
 {
-	struct odp_plan *p = g->plan;
-	const uint32_t usual = p->model->config->top_k;
-	double by_groups = 0, by_all = 0;
+	double drafts;
 	int rc;
 
-	p->group_size = usual < p->n_workers ? usual : p->n_workers;
+	g->plan->group_size = group_size;
+	g->slots_alone = slots_alone;
 	rc = plan_memory(g, err);
-	if (rc != OD_OK || p->n_problems > 0 || p->alone || p->n_workers <= usual)
+	if (rc != OD_OK)
 		return rc;
+	count_kept(g->plan);
 	fill_speed(g);
-	rc = plain_speed(&g->speed, false, &by_groups, err);
-	if (rc == OD_OK) {
-		p->group_size = p->n_workers;
-		rc = plan_memory(g, err);
-		fill_speed(g);
-	}
-	if (rc == OD_OK)
-		rc = plain_speed(&g->speed, false, &by_all, err);
-	if (rc == OD_OK && by_all <= by_groups) {
-		p->group_size = usual;
-		rc = plan_memory(g, err);
-	}
+	rc = text_speed(&g->speed, false, value, err);
+	if (rc != OD_OK || g->plan->shadow == 0)
+		return rc;
+	rc = text_speed(&g->speed, true, &drafts, err);
+	*value = sqrt(*value * drafts);
 	return rc;
+}
+
+/* Workers in groups of top-k take layers in turns, so that one group loads while another computes; one group of all
+ * shares each layer. A cache for few experts may be worth less than slots. */
+static int choose_workers(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	const uint32_t usual = p->model->config->top_k < p->n_workers ? p->model->config->top_k : p->n_workers;
+	uint32_t best_group = usual;
+	bool best_slots = false;
+	double best = 0, value;
+	int rc;
+
+	p->group_size = usual;
+	rc = plan_memory(g, err);
+	if (rc != OD_OK || p->n_problems > 0 || p->alone)
+		return rc;
+	for (int i = 0; rc == OD_OK && i < 4; i++) {
+		const uint32_t group = i % 2 == 0 ? usual : p->n_workers;
+
+		if ((i % 2 == 1 && group == usual) || (i >= 2 && p->kept_experts * FEW_KEPT >= p->all_experts))
+			continue;
+		rc = try_workers(g, group, i >= 2, &value, err);
+		if (rc == OD_OK && value > best) {
+			best = value;
+			best_group = group;
+			best_slots = i >= 2;
+		}
+	}
+	return rc == OD_OK ? try_workers(g, best_group, best_slots, &value, err) : rc;
 }
 
 /* Whether the shadow pays: without it main's own predictor predicts. */
@@ -501,10 +529,10 @@ static int judge_shadow(struct planning *g, struct od_err *err)
 	if (p->shadow == 0)
 		return OD_OK;
 	without.cluster.has_shadow = false;
-	rc = plain_speed(&g->speed, false, &p->with_shadow, err);
+	rc = text_speed(&g->speed, false, &p->with_shadow, err);
 	if (rc == OD_OK)
-		rc = plain_speed(&g->speed, true, &p->with_drafts, err);
-	return rc == OD_OK ? plain_speed(&without, false, &p->without_shadow, err) : rc;
+		rc = text_speed(&g->speed, true, &p->with_drafts, err);
+	return rc == OD_OK ? text_speed(&without, false, &p->without_shadow, err) : rc;
 }
 
 /* The worker with most memory, as a shadow. */
@@ -525,7 +553,7 @@ static int try_other_shadow(struct planning *g, struct od_err *err)
 	for (size_t i = 0; i < p->n; i++)
 		if (p->host[i].role == ODP_WORKER && (best == NULL || limit_of(&p->host[i]) > limit_of(best)))
 			best = &p->host[i];
-	rc = plain_speed(&g->speed, false, &p->without_shadow, err);
+	rc = text_speed(&g->speed, false, &p->without_shadow, err);
 	if (rc == OD_OK)
 		rc = fit_shadow(g, limit_of(best), &precision, &memory, err);
 	if (rc != OD_OK || precision == 0)
@@ -542,7 +570,7 @@ static int try_other_shadow(struct planning *g, struct od_err *err)
 	with.cluster.group_size = p->group_size < n ? p->group_size : n;
 	with.cluster.has_shadow = true;
 	with.cluster.shadow = best->machine;
-	rc = plain_speed(&with, true, &value, err);
+	rc = text_speed(&with, true, &value, err);
 	free(others);
 	if (rc == OD_OK && value > p->without_shadow) {
 		p->better_shadow = best;
@@ -577,6 +605,29 @@ static int add_figure(struct planning *g, struct odp_figure f, struct od_err *er
 	return odp_speed_limits(&p->figure[p->n_figures++], &g->speed, err);
 }
 
+/* Bytes through each machine's port. */
+static int count_links(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	struct odp_figure f = { .kind = ODP_DECODE, .texts = 1 };
+	struct odp_speed_input in = g->speed;
+	uint32_t worker = 0;
+	int rc;
+
+	in.worker_bytes = calloc(p->n_workers, sizeof(double));
+	if (in.worker_bytes == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%u workers", p->n_workers);
+	rc = odp_speed(&f, &in, err);
+	for (size_t i = 0; rc == OD_OK && i < p->n; i++)
+		switch (p->host[i].role) {
+		case ODP_MAIN: p->host[i].link_bytes = f.up_bytes + f.down_bytes; break;
+		case ODP_SHADOW: p->host[i].link_bytes = f.shadow_bytes / p->n_shadows; break;
+		case ODP_WORKER: p->host[i].link_bytes = in.worker_bytes[worker++]; break;
+		}
+	free(in.worker_bytes);
+	return rc;
+}
+
 static int make_figures(struct planning *g, struct od_err *err)
 {
 	struct odp_plan *p = g->plan;
@@ -598,6 +649,8 @@ static int make_figures(struct planning *g, struct od_err *err)
 							     .texts = 1,
 							     .prompt_tokens = prompt_lengths[i] },
 					err);
+	if (rc == OD_OK && !p->alone)
+		rc = count_links(g, err);
 	g->speed.trace_path = g->o->trace_path;
 	return rc == OD_OK && g->o->trace_path != NULL ? odp_speed(&traced, &g->speed, err) : rc;
 }
@@ -632,7 +685,7 @@ int odp_plan_make(struct odp_plan *p, const struct odp_model *m, const struct od
 	*p = (struct odp_plan){ .model = m };
 	rc = open_planning(&g, err);
 	if (rc == OD_OK)
-		rc = choose_groups(&g, err);
+		rc = choose_workers(&g, err);
 	if (rc == OD_OK)
 		count_kept(p);
 	if (rc == OD_OK && p->n_problems == 0) {

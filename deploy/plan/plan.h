@@ -17,6 +17,7 @@ struct odp_host_plan {
 	struct odp_machine machine; /* name: as in the hosts file */
 	struct odp_memory memory;
 	uint64_t disk_bytes;
+	double link_bytes; /* a token, both ways, when one text is written without drafts */
 	uint64_t kept_experts; /* workers, and main where there are none */
 	enum od_form form; /* experts' there */
 };

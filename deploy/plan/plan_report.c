@@ -60,29 +60,13 @@ static void print_model(const struct odp_model *m, FILE *out)
 		source[m->source]);
 }
 
-/* A token's bytes of plain decoding, all of which pass main's port. */
-static const struct odp_figure *plain_figure(const struct odp_plan *p)
-{
-	return p->n_figures > 0 ? &p->figure[0] : NULL;
-}
-
-/* Workers share the rows by the experts that they run; here equally. */
-static double link_bytes(const struct odp_plan *p, const struct odp_host_plan *h)
-{
-	const struct odp_figure *f = plain_figure(p);
-
-	if (f == NULL || p->alone || h->role == ODP_SHADOW)
-		return 0;
-	return (f->up_bytes + f->down_bytes) / (h->role == ODP_MAIN ? 1 : p->n_workers);
-}
-
-static void print_host(const struct odp_plan *p, const struct odp_host_plan *h, int width, FILE *out)
+static void print_host(const struct odp_host_plan *h, int width, FILE *out)
 {
 	char a[32], b[32], d[32], l[32];
 
 	fprintf(out, "%-6s  %-*s  %6s of %6s  %8s  %9s  ", odp_role_names[h->role], width, h->machine.name,
 		gib_text(h->memory.need_bytes, a), gib_text(h->memory.limit_bytes, b),
-		size_text((double)h->disk_bytes, d), link_bytes(p, h) > 0 ? size_text(link_bytes(p, h), l) : "-");
+		size_text((double)h->disk_bytes, d), h->link_bytes > 0 ? size_text(h->link_bytes, l) : "-");
 	for (size_t i = 0; i < h->memory.n; i++)
 		fprintf(out, "%s%s %s", i > 0 ? ", " : "", h->memory.share[i].what,
 			gib_text(h->memory.share[i].bytes, a));
@@ -99,7 +83,7 @@ static void print_hosts(const struct odp_plan *p, FILE *out)
 	fprintf(out, "\n%-6s  %-*s  %-16s  %8s  %9s  what takes memory\n", "role", width, "host", "memory, GiB", "disk",
 		"a token");
 	for (size_t i = 0; i < p->n; i++)
-		print_host(p, &p->host[i], width, out);
+		print_host(&p->host[i], width, out);
 }
 
 static void print_tiers(const struct odp_plan *p, FILE *out)
@@ -255,7 +239,7 @@ static json_t *host_json(const struct odp_plan *p, const struct odp_host_plan *h
 {
 	json_t *o = json_pack("{s:s, s:s, s:o, s:I, s:f}", "role", odp_role_names[h->role], "host", h->machine.name,
 			      "memory", memory_json(&h->memory), "disk_bytes", (json_int_t)h->disk_bytes,
-			      "link_bytes_token", link_bytes(p, h));
+			      "link_bytes_token", h->link_bytes);
 
 	if (o != NULL && h->role != ODP_SHADOW && (h->role == ODP_WORKER || p->alone)) {
 		json_object_set_new(o, "slots", json_integer(h->machine.slots));

@@ -73,8 +73,9 @@ static void take(struct odp_figure *f, const struct odp_sim_figures *s, const st
 		   s->decode_ns > 0	      ? tokens * 1e9 / (double)s->decode_ns :
 						0;
 	if (tokens > 0) {
-		f->up_bytes = (double)(s->run_bytes + s->state_bytes) / tokens;
-		f->down_bytes = (double)s->result_bytes / tokens;
+		f->up_bytes = (double)s->main.up_bytes / tokens;
+		f->down_bytes = (double)s->main.down_bytes / tokens;
+		f->shadow_bytes = (double)(s->shadow.up_bytes + s->shadow.down_bytes) / tokens;
 		f->loads = (double)(s->used_loads + s->extra_loads) / tokens;
 	}
 	f->main_busy = share(s->main.compute_ns, all);
@@ -110,8 +111,11 @@ static int warm_and_count(struct odp_sim *sim, struct odp_figure *f, const struc
 	}
 	if (rc == OD_OK)
 		rc = odp_sim_run(sim, &work, &s, err);
-	if (rc == OD_OK)
-		take(f, &s, worker, in->cluster.n_workers);
+	if (rc != OD_OK)
+		return rc;
+	take(f, &s, worker, in->cluster.n_workers);
+	for (uint32_t i = 0; in->worker_bytes != NULL && i < in->cluster.n_workers; i++)
+		in->worker_bytes[i] = (double)(worker[i].up_bytes + worker[i].down_bytes) / (double)s.tokens;
 	return rc;
 }
 
@@ -286,6 +290,7 @@ static int try_change(const struct speed_change *c, const struct odp_figure *f, 
 	memcpy(worker, in->cluster.worker, n * sizeof(*worker));
 	changed.cluster.worker = worker;
 	changed.trace_path = NULL;
+	changed.worker_bytes = NULL;
 	snprintf(lift->what, sizeof(lift->what), "%s", c->what);
 	c->make(&changed, worker, lift->what, sizeof(lift->what));
 	rc = odp_speed(&with, &changed, err);

@@ -16,7 +16,7 @@ struct odp_figure {
 	uint32_t texts, prompt_tokens; /* prompt_tokens: of ODP_FIRST_TOKEN */
 	bool drafts;
 	double value; /* tokens a second of all texts together; seconds to the first token */
-	double up_bytes, down_bytes; /* a token, by main's port */
+	double up_bytes, down_bytes, shadow_bytes; /* a token, through the ports of main, and of the shadow both ways */
 	double loads; /* a token */
 	double main_busy, link_busy, read_busy, worker_busy,
 		shadow_busy; /* share of the time, 0 to 1; the busiest worker's */
@@ -34,6 +34,7 @@ struct odp_speed_input {
 	struct odp_sim_model model;
 	uint32_t prefill_rows;
 	bool alone; /* the only worker is main itself */
+	double *worker_bytes; /* [n_workers] a token, both ways: odp_speed writes it; NULL: it does not */
 	const char *trace_path; /* odp_speed writes a Chrome trace there; NULL: it does not */
 };
 
