@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CLUSTERS = [("four Orin NX, 16 GB", "orins.txt"), ("RTX 3090 and two mini PCs", "rtx_and_minis.txt"), ("OD-MoE's ten machines", "od_moe_ten.txt")]
@@ -38,19 +39,35 @@ def cell(plan):
     return f"{text}; {seconds(first['value'])}; {SHORT[plain['limit']]}"
 
 
+def plan(od_plan, model, hosts):
+    p = subprocess.run([od_plan, model, hosts, "--profile", "bf16", "--json"], capture_output=True, text=True)
+    if p.returncode > 1 or not p.stdout:
+        sys.exit(f"{model}, {hosts}: {p.stderr}")
+    return json.loads(p.stdout)
+
+
+def without_shadow(hosts, folder):
+    path = os.path.join(folder, "hosts.txt")
+    with open(hosts) as f, open(path, "w") as out:
+        out.writelines(line for line in f if not line.startswith("shadow"))
+    return path
+
+
+def planned(od_plan, model, hosts, folder):
+    """A shadow that cannot hold a copy is left out."""
+    p = plan(od_plan, model, hosts)
+    lacking = {h["role"] for h in p["hosts"] if not h["memory"]["fits"]}
+    return cell(p) if lacking != {"shadow"} else cell(plan(od_plan, model, without_shadow(hosts, folder))) + "; no shadow"
+
+
 def main():
     od_plan = sys.argv[1] if len(sys.argv) > 1 else "build/bin/od-plan"
     names = sorted(os.listdir(os.path.join(HERE, "models")), key=str.lower)
     print("| model | " + " | ".join(title for title, _ in CLUSTERS) + " |\n|---|" + "---|" * len(CLUSTERS))
-    for name in names:
-        row = []
-        for _, hosts in CLUSTERS:
-            p = subprocess.run([od_plan, os.path.join(HERE, "models", name), os.path.join(HERE, hosts), "--profile", "bf16", "--json"],
-                               capture_output=True, text=True)
-            if p.returncode > 1 or not p.stdout:
-                sys.exit(f"{name}, {hosts}: {p.stderr}")
-            row.append(cell(json.loads(p.stdout)))
-        print(f"| {name.removesuffix('.json')} | " + " | ".join(row) + " |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            row = [planned(od_plan, os.path.join(HERE, "models", name), os.path.join(HERE, hosts), folder) for _, hosts in CLUSTERS]
+            print(f"| {name.removesuffix('.json')} | " + " | ".join(row) + " |", flush=True)
 
 
 if __name__ == "__main__":
