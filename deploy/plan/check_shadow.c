@@ -15,7 +15,7 @@
 #define MAX_ROWS 16
 #define ANSWER_NS (20 * OD_NS_PER_S) /* for the predictions of a step */
 #define NS 1e9
-#define PINGS 15 /* of each kind */
+#define PINGS 15 /* bare ones, and as many padded ones */
 
 struct shadow_check {
 	const struct odp_shadow_check *o;

@@ -19,6 +19,7 @@
 #define PING_EVERY_TICKS 5 /* OD_PING_EVERY_NS */
 #define HELLO_TIMEOUT_NS (2 * OD_NS_PER_S)
 #define RETRY_BUSY_NS (500 * OD_NS_PER_MS)
+#define RETRY_NEVER_NS (86400 * OD_NS_PER_S) /* longer than a process lives that only looks */
 #define RETRY_LOST_NS (100 * OD_NS_PER_MS)
 #define EXILE_S 5 /* exile of a distrusted worker; doubled each time in a row, for each may cost a step 3 s */
 #define MAX_STRIKES 6
@@ -297,7 +298,11 @@ static void on_refuse(struct member *m, const Od__Refuse *r)
 	if (!busy && !m->told)
 		od_log(OD_LOG_WARN, "%s %s", odm_member_name(m, name, sizeof(name)), why);
 	m->told = m->told || !busy;
-	odm_member_attempt_failed(m, true, busy ? RETRY_BUSY_NS : ODM_RETRY_REFUSED_NS,
+	/* A main that only looks leaves the daemon to the other one, also when that comes back. */
+	odm_member_attempt_failed(m, true,
+				  !busy			  ? ODM_RETRY_REFUSED_NS :
+				  m->ms->o.cluster->looks ? RETRY_NEVER_NS :
+							    RETRY_BUSY_NS,
 				  busy ? OD_ERR_BUSY : OD_ERR_MISMATCH, why);
 }
 

@@ -215,6 +215,7 @@ def a_main_that_runs_is_not_disturbed():
     assert status == 0 and r["good"] and served["state"] == "serves" and served["measured"] is None and other["measured"], r
     assert served["serves"]["main"] == socket.gethostname() and served["serves"]["seconds"] > 0, r
     assert f'it serves main "{socket.gethostname()}" since 20' in only_finding(served)["what"], r
+    assert w.text().count("refused a session") == 1, w.text()  # it is asked once
     m.ask()
     assert m.answer()["token_ids"] == first
     assert m.close()[0] == 0
