@@ -98,7 +98,10 @@ static int set_machine(struct odp_machine *m, const struct planning *g, const st
 				   .link_rate = w->link_bits / 8,
 				   .latency_ns = w->latency_ms > 0 ? w->latency_ms * 1e6 : USUAL_LATENCY_NS,
 				   .run_ns = w->fixed_ms > 0 ? w->fixed_ms * 1e6 : RUN_NS };
-	snprintf(m->name, sizeof(m->name), "%.63s", h->host);
+	if (h->port == (role == ODP_SHADOW ? OD_DEFAULT_SHADOW_PORT : OD_DEFAULT_WORKER_PORT) || role == ODP_MAIN)
+		snprintf(m->name, sizeof(m->name), "%.63s", h->host);
+	else
+		snprintf(m->name, sizeof(m->name), "%.57s:%u", h->host, (unsigned)h->port);
 	return OD_OK;
 }
 
@@ -519,7 +522,7 @@ static int choose_workers(struct planning *g, struct od_err *err)
 	return rc == OD_OK ? try_workers(g, best_group, best_slots, &value, err) : rc;
 }
 
-/* Whether the shadow pays: without it main's own predictor predicts. */
+/* Whether the shadow pays. Without it main's own predictor predicts, which is not simulated. */
 static int judge_shadow(struct planning *g, struct od_err *err)
 {
 	struct odp_plan *p = g->plan;

@@ -125,6 +125,10 @@ static void print_shadow(const struct odp_plan *p, FILE *out)
 			rate_text(p->better_value, with), without);
 	else if (!p->alone)
 		fprintf(out, "Shadow: none, and no worker would serve better as one.\n");
+	if (!p->alone)
+		fprintf(out, "%s main's own predictor, which predicts without a shadow, is not simulated.\n",
+			p->shadow != 0 ? "Without a shadow nothing is predicted here:" :
+					 "Figures are without predictions:");
 }
 
 static void figure_name(const struct odp_figure *f, char *buf, size_t size)
