@@ -553,7 +553,7 @@ def folders_that_cannot_be_written():
     bad = folder()
     os.makedirs(bad)
     with open(os.path.join(bad, "hosts.txt"), "w") as f:
-        f.write("worker 10.0.0.1\nmain 10.0.0.2\n")
+        f.write("worker 10.0.0.1\nleader 10.0.0.2\n")
     p = subprocess.run([os.path.join(BIN, "od-main"), "pair"], env=environment(bad), capture_output=True, text=True, timeout=HANG_S)
     assert p.returncode == 1 and "hosts.txt line 2" in p.stderr and os.listdir(bad) == ["hosts.txt"], p.stderr
 
