@@ -225,9 +225,8 @@ static int plan_main(struct planning *g, struct od_err *err)
 	if (rc == OD_OK)
 		say_too_small(
 			p, h, "od-main with one text",
-			g->model->profile == OD_PROFILE_F32 ?
-				"; a smaller --ctx-size needs less, and with --profile bf16 the context is half as large" :
-				"; a smaller --ctx-size needs less");
+			"; a smaller --ctx-size needs less, and so does --profile bf16; with less memory od-main reads "
+			"dense weights from its disk in each step, which is not planned for");
 	return rc;
 }
 
