@@ -342,7 +342,10 @@ bool od_expert_cache_place(struct od_expert_cache *c, const struct od_share *sha
 		return false;
 	c->group = group;
 	c->n_groups = share->n_groups;
-	keep_none(c);
+	for (uint32_t m = 0; m < c->n_moe; m++)
+		while (!is_own(c, m) && c->layer[m].n > 0)
+			take_out(c, c->layer[m].heap[0]);
+	c->changes++;
 	return true;
 }
 

@@ -53,8 +53,7 @@ void od_expert_cache_new_session(struct od_expert_cache *c);
  * first. True: it was otherwise, so nothing is kept any more. */
 bool od_expert_cache_favour_recent(struct od_expert_cache *c, bool recent);
 
-/* Sets the place. True: the group serves other layers now, so nothing is kept any more. The cache is kept when
- * only the other members of the group change. */
+/* Sets the place. True: the group serves other layers now; only experts of layers that it still serves are kept. */
 bool od_expert_cache_place(struct od_expert_cache *c, const struct od_share *share);
 struct od_expert_changes od_expert_cache_set_budget(struct od_expert_cache *c, uint64_t budget_bytes);
 

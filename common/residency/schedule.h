@@ -150,7 +150,7 @@ void od_schedule_stop(struct od_schedule *s);
 /* Texts prefer the experts that they used last, or do not (od_expert_cache_favour_recent). If that changes, the cache
  * is emptied. */
 void od_schedule_favour_recent(struct od_schedule *s, bool recent);
-/* Sets the place in a cluster. If the group serves other layers now, the cache is emptied. */
+/* Sets the place in a cluster. The cache keeps experts of layers that the group still serves. */
 void od_schedule_place(struct od_schedule *s, const struct od_share *share);
 /* Divides memory anew: another budget of the cache, and other limits of the slots. The largest expert fits into
  * slots_bytes. n_slots and the experts that fit into the budget are together no more than n_slots and max_pinned of the

@@ -284,20 +284,29 @@ static void do_divide(struct sim *x)
 	od_schedule_divide(x->s, x->budget, x->n_slots, x->slots_bytes);
 }
 
-/* A place with other layers, or another worth of uses: nothing is kept. */
+/* A place with other layers: what is kept of layers that are served before and after stays. Another worth of uses:
+ * nothing is kept. */
 static void do_place(struct sim *x)
 {
 	static const struct od_share places[] = { { 7, 1, 1 }, { 8, 2, 2 }, { 9, 3, 2 } };
+	const struct od_share *to = NULL;
+	bool kept[LAYERS * EXPERTS];
 
+	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++)
+		kept[i] = od_expert_cache_keeps(x->cache, i / EXPERTS, i % EXPERTS);
 	if (pick(x, 3) == 0) {
 		x->recent = !x->recent;
 		od_schedule_favour_recent(x->s, x->recent);
 	} else {
 		x->at_place = (x->at_place + 1 + pick(x, 2)) % 3;
-		od_schedule_place(x->s, &places[x->at_place]);
+		to = &places[x->at_place];
+		od_schedule_place(x->s, to);
 	}
-	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++)
-		assert_false(od_expert_cache_keeps(x->cache, i / EXPERTS, i % EXPERTS));
+	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++) {
+		const bool own = to != NULL && i / EXPERTS % to->n_groups == to->worker % to->n_groups;
+
+		assert_int_equal(od_expert_cache_keeps(x->cache, i / EXPERTS, i % EXPERTS), kept[i] && own);
+	}
 }
 
 static void open_memory(struct sim *x)
