@@ -115,7 +115,7 @@ void odp_send_wants(struct odp_sim *s)
 	struct odm_want *want = &s->target.want;
 
 	while (odm_predictions_take_want(s->predictions, want)) {
-		odm_want_target_choose(&s->target, &s->groups, s->slots);
+		odm_want_target_choose(&s->target, &s->groups, s->slots, odp_clock_ns());
 		for (uint32_t w = 0; w < s->groups.n_workers; w++)
 			if (odm_want_changed(&s->target, w))
 				send_want(s, w);

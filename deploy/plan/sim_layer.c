@@ -53,7 +53,7 @@ static void announce(struct odp_sim *s)
 {
 	const struct od_moe_call *call = &s->engine.call;
 
-	odm_predictions_require(s->predictions, call->step, call->m, s->pieces.chosen, s->pieces.n_chosen);
+	odm_predictions_require(s->predictions, call->step, call->m, s->pieces.chosen, NULL, s->pieces.n_chosen);
 	if (call->n_rows * s->model.top_k >= 4u * (size_t)s->model.n_experts && call->m + 1 < s->model.n_moe)
 		odm_predictions_require_all(s->predictions, call->step, call->m + 1);
 	odp_send_wants(s);

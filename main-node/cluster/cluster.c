@@ -5,6 +5,7 @@
 #include "common/base/notify.h"
 #include "common/net/endpoint.h"
 #include "main-node/cluster/members_look.h"
+#include "main-node/cluster/members_times.h"
 #include "main-node/cluster/want_target.h"
 #include "main-node/predict/predict_check.h"
 #include "main-node/predict/prediction_wants.h"
@@ -30,6 +31,12 @@ struct close_request {
 	uint32_t member[MAX_NAMED];
 };
 
+/* The layer of a decode step whose router spoke last, and when. */
+struct reached {
+	uint64_t step, ns;
+	uint32_t m;
+};
+
 struct odm_cluster {
 	struct odm_cluster_opts o;
 	void *zmq;
@@ -50,12 +57,14 @@ struct odm_cluster {
 	struct odm_want_target target;
 	uint32_t *named; /* [n_experts]: a WANT's experts */
 	uint32_t *slots; /* [OD_MAX_HOSTS]: of the view's workers */
+	struct odm_deal_times *times; /* [OD_MAX_HOSTS]: of the view's workers, when they are not alike */
 	uint32_t *index; /* [OD_MAX_HOSTS]: in the view, by member's id */
 	bool wants; /* they may have changed since this wake-up began */
 	/* Requests of the engine thread. */
 	pthread_mutex_t lock;
 	struct close_request close[MAX_CLOSES];
 	uint32_t n_close;
+	struct reached reached;
 	bool ask;
 	bool stop;
 };
@@ -102,6 +111,8 @@ struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct o
 	g.n_many = view->n_many;
 	g.homes = odm_view_has_cache(view);
 	g.still = g.homes || odm_view_has_spool(view);
+	if (view->uneven && g.n_groups > 0)
+		g.n_groups = 1;
 	return g;
 }
 
@@ -132,6 +143,7 @@ static void refresh_view(struct odm_cluster *c)
 	if (odm_view_has_costs(&c->view))
 		c->groups.cost = cost_of;
 	c->groups.cost_arg = c;
+	c->groups.times = c->view.uneven ? c->times : NULL;
 	memset(c->index, 0xff, OD_MAX_HOSTS * sizeof(*c->index)); /* ODM_NOBODY */
 	for (uint32_t i = 0; i < c->view.n_workers; i++) {
 		c->slots[i] = c->view.worker[i].slots;
@@ -177,6 +189,18 @@ static void find_workers(const struct odm_cluster *c, uint32_t *worker, size_t n
 			worker[i] = c->index[worker[i]];
 }
 
+/* Up to where the engine has come. */
+static void take_reached(struct odm_cluster *c)
+{
+	struct reached r;
+
+	pthread_mutex_lock(&c->lock);
+	r = c->reached;
+	pthread_mutex_unlock(&c->lock);
+	if (r.ns != c->target.backlog.reached_ns)
+		odm_backlog_reached(&c->target.backlog, r.step, r.m, c->o.config->n_moe, r.ns);
+}
+
 static void send_wants(struct odm_cluster *c)
 {
 	struct odm_want *w = &c->target.want;
@@ -188,9 +212,13 @@ static void send_wants(struct odm_cluster *c)
 
 		if (c->view.n_workers == 0)
 			continue;
+		if (c->groups.times != NULL)
+			take_reached(c);
+		if (c->groups.times != NULL)
+			odm_members_times(c->members, c->view.worker, c->view.n_workers, c->times);
 		find_workers(c, w->worker, w->n);
 		find_workers(c, w->worker_before, w->n_before);
-		odm_want_target_choose(&c->target, &c->groups, c->slots);
+		odm_want_target_choose(&c->target, &c->groups, c->slots, od_now_ns());
 		for (uint32_t i = 0; i < c->groups.n_workers; i++) {
 			if (odm_want_changed(&c->target, i) || (joined && odm_want_concerns(&c->target, i)))
 				send_want(c, i, w);
@@ -324,6 +352,15 @@ void odm_cluster_flush_wants(struct odm_cluster *c)
 	uv_async_send(&c->async);
 }
 
+void odm_cluster_reached(struct odm_cluster *c, uint64_t step, uint32_t m)
+{
+	const uint64_t now = od_now_ns();
+
+	pthread_mutex_lock(&c->lock);
+	c->reached = (struct reached){ .step = step, .m = m, .ns = now };
+	pthread_mutex_unlock(&c->lock);
+}
+
 void odm_cluster_ask(struct odm_cluster *c)
 {
 	pthread_mutex_lock(&c->lock);
@@ -376,8 +413,9 @@ static int allocate(struct odm_cluster *c, struct od_err *err)
 	c->view.worker = calloc(OD_MAX_HOSTS, sizeof(*c->view.worker));
 	c->named = calloc(c->o.config->n_experts, sizeof(*c->named));
 	c->slots = calloc(OD_MAX_HOSTS, sizeof(*c->slots));
+	c->times = calloc(OD_MAX_HOSTS, sizeof(*c->times));
 	c->index = calloc(OD_MAX_HOSTS, sizeof(*c->index));
-	if (c->view.worker == NULL || c->named == NULL || c->slots == NULL || c->index == NULL)
+	if (c->view.worker == NULL || c->named == NULL || c->slots == NULL || c->times == NULL || c->index == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster");
 	return OD_OK;
 }
@@ -510,6 +548,7 @@ void odm_cluster_close(struct odm_cluster *c)
 	odm_want_target_fini(&c->target);
 	free(c->named);
 	free(c->slots);
+	free(c->times);
 	free(c->index);
 	free(c);
 }

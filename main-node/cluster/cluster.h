@@ -25,12 +25,14 @@ int odm_cluster_changed_fd(const struct odm_cluster *c); /* eventfd: membership 
 /* at the start: then it goes on without those that have not joined */
 uint64_t odm_cluster_connect_by(const struct odm_cluster *c);
 const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c);
-/* The groups of a view's workers. cost is not set: it belongs to the thread that owns the view. */
+/* The groups of a view's workers. cost and times are not set: they belong to the thread that owns the view. */
 struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view);
 
 /* PREDICTs of the shadow since the start that were dropped: numbers out of range. */
 uint64_t odm_cluster_dropped_predicts(const struct odm_cluster *c);
 
+/* The router of this layer of a decode step has chosen. */
+void odm_cluster_reached(struct odm_cluster *c, uint64_t step, uint32_t m);
 /* Makes the loop thread send the WANTs that odm_predictions_add or _require queued. */
 void odm_cluster_flush_wants(struct odm_cluster *c);
 /* Sends CLOSE (step, m) to every worker: the step's WANTs up to layer m are obsolete. */

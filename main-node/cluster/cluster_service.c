@@ -7,6 +7,7 @@
 #include "main-node/cluster/members_links.h"
 #include "main-node/cluster/members_look.h"
 #include "main-node/cluster/members_machine.h"
+#include "main-node/cluster/members_times.h"
 #include "main-node/cluster/wire_rows.h"
 #include "main-node/predict/prediction_drafts.h"
 #include "main-node/predict/prediction_wants.h"
@@ -25,6 +26,7 @@
 #include <unistd.h>
 
 #define MANY_BYTES (16u * 1024u) /* bytes of rows on their way to a worker */
+#define MOST_NS (24 * 3600 * OD_NS_PER_S)
 #define RESULTS_AT_ONCE 64 /* RESULTs of one worker, then the others get their turn */
 
 /* One that has begun and not ended. */
@@ -56,6 +58,7 @@ struct service {
 	/* Scratch of one RUN, of predictions, and of waiting. */
 	struct odm_piece **piece; /* [n_experts] */
 	struct odm_predicted_row *predicted; /* [max_rows] */
+	uint32_t *dealt; /* [n_experts]: members */
 	bool *used_member; /* [OD_MAX_HOSTS], by member's id */
 	zmq_pollitem_t *items; /* [2 * OD_MAX_HOSTS + 3] */
 	uint64_t last_request;
@@ -242,18 +245,15 @@ static void announce(struct service *s)
 	uint64_t step = s->call->step;
 	uint32_t m = s->call->m;
 
-	odm_predictions_require(p, step, m, s->work.chosen, s->work.n_chosen);
+	for (size_t i = 0; i < s->work.n_chosen; i++)
+		s->dealt[i] = s->net.view.worker[s->work.worker_of[i]].id;
+	odm_predictions_require(p, step, m, s->work.chosen, s->dealt, s->work.n_chosen);
 	if (s->call->n_rows * s->o.config->top_k >= 4u * (size_t)s->o.config->n_experts && m + 1 < s->o.config->n_moe)
 		odm_predictions_require_all(p, step, m + 1);
 	odm_cluster_flush_wants(s->cluster);
 }
 
 /* --- sending --- */
-
-static enum odm_deal_kind work_kind(const struct service *s)
-{
-	return in_decode(s) ? ODM_DEAL_FEW : ODM_DEAL_MANY;
-}
 
 /* Heartbeats wait behind many bytes, and say nothing about the link then. */
 static void hold(struct service *s, struct odm_link *l, uint64_t bytes)
@@ -314,8 +314,8 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	}
 	s->used_member[l->member] = true;
 	hold(s, l, l->held_bytes + (request == 0 ? frame.len : 0));
-	l->watch.expect_ns += odm_members_expect(odm_cluster_members(s->cluster), l->member, work_kind(s), (uint32_t)n,
-						 pairs, (double)(frame.len + pairs * s->wire.row_bytes));
+	l->watch.expect_ns += odm_members_expect(odm_cluster_members(s->cluster), l->member, (uint32_t)n, pairs,
+						 (double)(frame.len + pairs * s->wire.row_bytes));
 	odm_recovery_sent(&s->recovery, worker, piece, n);
 	s->now->step->counters[OD_C_WORKER_RUNS]++;
 	s->now->step->counters[OD_C_WORKER_ROWS] += run.n_rows;
@@ -449,6 +449,22 @@ static void record_answer(struct service *s, struct odm_timeline_answer *a)
 	odm_timeline_answered(s->now->step->record, a);
 }
 
+/* Times are a peer's: absurd ones are no longer than a day. */
+static double sane_ns(uint64_t ns)
+{
+	return (double)(ns < MOST_NS ? ns : MOST_NS);
+}
+
+static void report_work(struct odm_layer_report *r, const Od__ExpertResult *x)
+{
+	r->n_experts++;
+	r->n_pairs += x->rows;
+	r->compute_ns += sane_ns(x->compute_ns);
+	r->n_loads += x->loaded_bytes > 0;
+	r->loaded_bytes += x->loaded_bytes;
+	r->load_ns += x->loaded_bytes > 0 ? sane_ns(x->load_ns) : 0;
+}
+
 static void on_result(struct service *s, uint32_t worker, const struct od_msg *m)
 {
 	const Od__Result *r = m->header->result;
@@ -456,8 +472,6 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	const struct odm_piece *any = NULL;
 	struct odm_timeline_answer answer = { .member = l->member, .m = s->call->m };
 	bool ran = false;
-	double work_ns = 0;
-	uint64_t wait_ns = 0;
 	const uint8_t *bytes;
 	struct od_err why;
 	size_t len;
@@ -486,10 +500,8 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 			if (p->state == ODM_PIECE_DONE)
 				record_expert(&answer, p, x);
 			ran = ran || p->state == ODM_PIECE_DONE;
-			l->watch.n_experts++;
-			l->watch.n_pairs += p->count;
-			work_ns += (double)x->compute_ns;
-			wait_ns = x->wait_ns > wait_ns ? x->wait_ns : wait_ns;
+			if (p->state == ODM_PIECE_DONE)
+				report_work(&l->watch.report, x);
 		}
 		/* Rows of experts that are not needed any more lie between the others, so they are skipped, too. */
 		if (x->rows > 0)
@@ -499,8 +511,6 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 		return;
 	record_answer(s, &answer);
 	odm_recovery_answered(&s->recovery, worker, ran);
-	if (work_ns + (double)wait_ns > l->watch.worked_ns)
-		l->watch.worked_ns = work_ns + (double)wait_ns; /* each RESULT says it from the RUN on */
 	if (!l->watch.late && !odm_pieces_open(&s->work, r->request))
 		hold(s, l, l->held_bytes - any->run_bytes);
 }
@@ -590,8 +600,8 @@ static void after_runs(struct service *s)
 static void begin_layer(struct service *s, struct odm_link *l)
 {
 	hold(s, l, 0);
-	l->watch.expect_ns = l->watch.worked_ns = 0;
-	l->watch.n_experts = l->watch.n_pairs = 0;
+	l->watch.expect_ns = 0;
+	l->watch.report = (struct odm_layer_report){ 0 };
 }
 
 /* Learns from the times that the workers report. */
@@ -600,9 +610,8 @@ static void learn_costs(struct service *s)
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
 		const struct odm_link *l = &s->net.link[w];
 
-		if (l->watch.n_pairs > 0)
-			odm_members_worked(odm_cluster_members(s->cluster), l->member, work_kind(s), l->watch.n_experts,
-					   l->watch.n_pairs, l->watch.worked_ns);
+		if (l->watch.report.n_experts > 0)
+			odm_members_worked(odm_cluster_members(s->cluster), l->member, &l->watch.report);
 	}
 }
 
@@ -622,11 +631,13 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	odm_recovery_begin(&s->recovery, call, s->now->step);
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	odm_links_avoid_late(&s->net);
+	odm_links_time(&s->net);
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		begin_layer(s, &s->net.link[w]);
 	/* The router has chosen: what was ordered up to now was in time, and RUNs will change the table. So uses are
 	 * counted first. */
 	if (decode) {
+		odm_cluster_reached(s->cluster, call->step, call->m);
 		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert);
 		odm_step_uses_routed(&s->uses, call->m, call->expert, call->n_rows, s->now->step->counters);
 	}
@@ -746,6 +757,7 @@ static void free_service(struct odm_expert_service *base)
 	odm_step_uses_fini(&s->uses);
 	free(s->piece);
 	free(s->predicted);
+	free(s->dealt);
 	free(s->used_member);
 	free(s->items);
 	odm_wire_rows_fini(&s->wire);
@@ -766,9 +778,10 @@ static int allocate(struct service *s, struct od_err *err)
 		return rc;
 	s->piece = calloc(s->o.config->n_experts, sizeof(*s->piece));
 	s->predicted = calloc(s->o.max_rows, sizeof(*s->predicted));
+	s->dealt = calloc(s->o.config->n_experts, sizeof(*s->dealt));
 	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
 	s->items = calloc(2 * OD_MAX_HOSTS + 3, sizeof(*s->items));
-	if (s->piece == NULL || s->predicted == NULL || s->used_member == NULL || s->items == NULL)
+	if (s->piece == NULL || s->predicted == NULL || s->dealt == NULL || s->used_member == NULL || s->items == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
 	return OD_OK;
 }

@@ -1,6 +1,7 @@
 #include "main-node/cluster/cluster_view.h"
 
 #include "main-node/cluster/members_look.h"
+#include "main-node/cluster/members_times.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +16,11 @@ int odm_links_init(struct odm_links *l, struct odm_cluster *c, const struct od_f
 	*l = (struct odm_links){ .cluster = c };
 	l->view.worker = calloc(OD_MAX_HOSTS, sizeof(*l->view.worker));
 	l->now.worker = calloc(OD_MAX_HOSTS, sizeof(*l->now.worker));
+	l->times = calloc(OD_MAX_HOSTS, sizeof(*l->times));
 	l->link = calloc(OD_MAX_HOSTS, sizeof(*l->link));
 	l->joining = calloc(OD_MAX_HOSTS + 1, sizeof(*l->joining));
-	if (l->view.worker == NULL || l->now.worker == NULL || l->link == NULL || l->joining == NULL)
+	if (l->view.worker == NULL || l->now.worker == NULL || l->times == NULL || l->link == NULL ||
+	    l->joining == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "links to the workers");
 	return odm_shadow_link_init(&l->shadow, o, co->ctx_tokens, &co->align, err);
 }
@@ -31,6 +34,7 @@ void odm_links_fini(struct odm_links *l)
 	odm_shadow_link_fini(&l->shadow);
 	free(l->view.worker);
 	free(l->now.worker);
+	free(l->times);
 	free(l->link);
 	free(l->joining);
 }
@@ -48,6 +52,14 @@ static void make_groups(struct odm_links *l)
 	if (odm_view_has_costs(&l->view))
 		l->groups.cost = cost_of;
 	l->groups.cost_arg = l;
+	l->groups.times = l->view.uneven ? l->times : NULL;
+	odm_links_time(l);
+}
+
+void odm_links_time(struct odm_links *l)
+{
+	if (l->groups.times != NULL)
+		odm_members_times(odm_cluster_members(l->cluster), l->view.worker, l->view.n_workers, l->times);
 }
 
 static bool is_of(const struct odm_link *k, const struct odm_member *m)
@@ -212,6 +224,7 @@ static void take_view(struct odm_links *l)
 			l->view.worker[n++] = *m;
 	}
 	l->view.n_workers = n;
+	l->view.uneven = l->now.uneven;
 	odm_view_count(&l->view);
 	l->stale = false;
 	l->view.epoch = l->now.epoch;

@@ -14,6 +14,7 @@ struct odm_links {
 	struct odm_cluster *cluster; /* borrowed */
 	struct odm_view view;
 	struct odm_groups groups;
+	struct odm_deal_times *times; /* [OD_MAX_HOSTS]: of the view's workers, when they are not alike */
 	bool stale; /* odm_links_avoid_late has changed the view: it is taken again for the next step */
 	struct odm_link *link; /* [OD_MAX_HOSTS], by index in the view */
 	struct odm_view now; /* all present members, attached or not */
@@ -34,6 +35,8 @@ bool odm_links_refresh(struct odm_links *l);
 /* Fills items [OD_MAX_HOSTS + 2] with what to poll while idle: membership changes, and answers of attaching members.
  * Returns their number. */
 size_t odm_links_items(const struct odm_links *l, zmq_pollitem_t *items);
+/* Before a layer is dealt: what workers take now. */
+void odm_links_time(struct odm_links *l);
 /* At the start: waits until all hosts have joined and answered on their data ports; after the deadline, until those
  * that are connected have. OD_ERR_UNREACHABLE if they cannot run every expert; it names the missing ones. A member that
  * sends BYE may return in time. */

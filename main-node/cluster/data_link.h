@@ -26,8 +26,7 @@ struct odm_link_watch {
 	/* For the current layer: */
 	uint64_t moved_ns; /* when it was last sent a RUN, or answered */
 	double expect_ns; /* time that all its RUNs should take */
-	double worked_ns; /* time that it reports */
-	uint32_t n_experts, n_pairs; /* answered experts, and pairs of expert and row */
+	struct odm_layer_report report; /* its answers */
 };
 
 struct odm_link {

@@ -14,10 +14,11 @@ int odm_pieces_init(struct odm_pieces *p, const struct od_config *cfg, size_t ma
 	p->chosen = calloc(cfg->n_experts, sizeof(*p->chosen));
 	p->end = calloc(cfg->n_experts, sizeof(*p->end));
 	p->next = calloc(cfg->n_experts, sizeof(*p->next));
+	p->rows = calloc(cfg->n_experts, sizeof(*p->rows));
 	p->worker_of = calloc(cfg->n_experts, sizeof(*p->worker_of));
 	p->scratch = calloc(ODM_DEAL_SCRATCH(cfg->n_experts, max_workers), sizeof(*p->scratch));
 	if (p->piece != NULL && p->order != NULL && p->chosen != NULL && p->end != NULL && p->next != NULL &&
-	    p->worker_of != NULL && p->scratch != NULL)
+	    p->rows != NULL && p->worker_of != NULL && p->scratch != NULL)
 		return OD_OK;
 	odm_pieces_fini(p);
 	return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", max_rows);
@@ -30,6 +31,7 @@ void odm_pieces_fini(struct odm_pieces *p)
 	free(p->chosen);
 	free(p->end);
 	free(p->next);
+	free(p->rows);
 	free(p->worker_of);
 	free(p->scratch);
 	*p = (struct odm_pieces){ 0 };
@@ -50,6 +52,7 @@ static void group_by_expert(struct odm_pieces *p, const struct od_moe_call *call
 
 		if (size > 0) {
 			p->next[p->n_chosen] = at;
+			p->rows[p->n_chosen] = size;
 			p->chosen[p->n_chosen++] = (uint16_t)e;
 		}
 		p->end[e] = at; /* its begin, until the pairs below have moved it to the end */
@@ -81,7 +84,7 @@ void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, const 
 		    uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t max_rows)
 {
 	group_by_expert(p, call);
-	odm_deal(g, call->step, call->m, p->chosen, p->n_chosen, keep, arg, p->worker_of, p->scratch);
+	odm_deal(g, call->step, call->m, p->chosen, p->rows, p->n_chosen, keep, arg, p->worker_of, p->scratch);
 	for (uint32_t batch = 0; (uint64_t)batch * max_rows < call->n_rows; batch++)
 		for (size_t i = 0; i < p->n_chosen; i++)
 			cut_one(p, i, batch, (batch + 1ull) * max_rows);

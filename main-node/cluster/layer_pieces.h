@@ -36,6 +36,7 @@ struct odm_pieces {
 	size_t n, n_done;
 	uint32_t *order; /* [max_rows * top_k]: row * top_k + rank, grouped by expert, rows in order */
 	uint16_t *chosen; /* [n_chosen]: the layer's experts, by id */
+	uint32_t *rows; /* [n_chosen]: of each */
 	size_t n_chosen;
 	/* Scratch. */
 	uint32_t *end; /* [n_experts]: end of an expert's pairs */

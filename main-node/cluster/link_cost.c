@@ -35,37 +35,17 @@
 #define MARGIN_NS (0.1 * OD_NS_PER_MS)
 #define STAYS_OUT 1.3 /* a passed-over worker comes back only if its estimate is below this times the others' */
 
-/* Work: a guess from the number of weights, which each worker's figure corrects. */
-#define LOAD_NS_PER_WEIGHT 0.25
-#define RUN_NS_PER_WEIGHT 0.05
-#define STEP 1.05 /* factor of the estimate, up or down with each RUN: near the median */
-#define LEAP 1.3 /* when it took much longer */
-#define MUCH 8.0
-#define SLOW 3.0 /* times the quickest */
-#define ALMOST 0.97 /* tried again: the next slow answers decide */
-#define SLOW_NS (1.0 * OD_NS_PER_MS)
-/* RUNs, to know it; of prompts these are fewer and larger */
-static const uint32_t enough_work[ODM_N_DEALS] = { 32, 8 };
-#define TRY_AGAIN_NS (2 * OD_NS_PER_S) /* doubled each time in a row */
-#define MOST_STRIKES 5
-#define TRIED_WELL 0.8
-
 #define PROMPT_ROWS 128 /* a prompt, to decide about all */
 #define HEADER_BYTES 200.0
 
 void odm_link_cost_begin(struct odm_link_cost *c, uint64_t now, bool another)
 {
-	const struct odm_link_cost before = *c;
+	bool passed[ODM_N_DEALS];
 
+	memcpy(passed, c->passed, sizeof(passed));
 	*c = (struct odm_link_cost){ .begun_ns = now, .probe_bytes = PROBE };
-	if (another)
-		return;
-	memcpy(c->work, before.work, sizeof(c->work));
-	memcpy(c->n_work, before.n_work, sizeof(c->n_work));
-	memcpy(c->passed, before.passed, sizeof(c->passed));
-	memcpy(c->passed_ns, before.passed_ns, sizeof(c->passed_ns));
-	memcpy(c->again_ns, before.again_ns, sizeof(c->again_ns));
-	memcpy(c->strikes, before.strikes, sizeof(c->strikes));
+	if (!another)
+		memcpy(c->passed, passed, sizeof(passed));
 }
 
 /* ---- Echoes ---- */
@@ -236,41 +216,11 @@ double odm_link_cost_lag(const struct odm_link_cost *c, uint64_t now)
 	       4 * byte * (before + 2 * c->echo[0].bytes);
 }
 
-/* ---- Work ---- */
-
-static double guess(const struct odm_layer_shape *s, double n, double pairs)
-{
-	return s->expert_weights * (LOAD_NS_PER_WEIGHT * n + RUN_NS_PER_WEIGHT * pairs);
-}
-
-void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
-			  uint32_t pairs, double took_ns)
-{
-	const double ratio = took_ns / guess(s, n, pairs);
-	double *work = &c->work[kind];
-
-	if (c->n_work[kind] == 0)
-		*work = ratio;
-	else if (ratio > *work)
-		*work *= ratio > MUCH * *work ? LEAP : STEP;
-	else
-		*work /= STEP;
-	c->n_work[kind] += c->n_work[kind] < enough_work[kind];
-}
-
-double odm_link_cost_expect(const struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind,
-			    uint32_t n, uint32_t pairs, double bytes)
-{
-	const double work = c->n_work[kind] == enough_work[kind] ? c->work[kind] : 1;
-
-	return odm_link_cost_latency(c) + odm_link_cost_byte(c) * bytes + work * guess(s, n, pairs);
-}
-
 /* ---- The decision ---- */
 
 /* All links are compared with this one. */
 struct quickest {
-	double latency, byte, work[ODM_N_DEALS];
+	double latency, byte;
 	double jitter; /* the mean of all */
 };
 
@@ -285,12 +235,7 @@ static struct quickest find_quickest(struct odm_link_cost **worker, uint32_t n)
 		q.latency = latency < q.latency ? latency : q.latency;
 		q.byte = byte < q.byte ? byte : q.byte;
 		q.jitter += jitter(c) / n;
-		for (int k = 0; k < ODM_N_DEALS; k++)
-			if (c->n_work[k] == enough_work[k] && (q.work[k] == 0 || c->work[k] < q.work[k]))
-				q.work[k] = c->work[k];
 	}
-	for (int k = 0; k < ODM_N_DEALS; k++)
-		q.work[k] = q.work[k] > 0 ? q.work[k] : 1;
 	return q;
 }
 
@@ -305,11 +250,8 @@ static struct odm_link_excess compare(const struct odm_link_cost *c, const struc
 	const double noise = JITTERS * (jitter(c) > q->jitter ? jitter(c) : q->jitter);
 	struct odm_link_excess e = { 0 };
 
-	for (int k = 0; k < ODM_N_DEALS; k++) {
+	for (int k = 0; k < ODM_N_DEALS; k++)
 		e.stays[k] = c->passed[k] ? STAYS_OUT : 1;
-		if (c->n_work[k] == enough_work[k] && c->work[k] > SLOW * q->work[k])
-			e.work[k] = c->work[k] - q->work[k];
-	}
 	if (is_settled(c, now)) {
 		e.latency = beyond(odm_link_cost_latency(c), q->latency, LATENCY_SLACK_NS + noise);
 		e.byte = beyond(odm_link_cost_byte(c), q->byte, BYTE_SLACK_NS + noise / (2 * LARGE_PROBE));
@@ -339,24 +281,22 @@ static struct cost_share share_of(const struct odm_layer_shape *s, enum odm_deal
 }
 
 /* When a worker is through with it. */
-static double finish(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e,
-		     enum odm_deal_kind kind, const struct cost_share *p)
+static double finish(const struct odm_layer_shape *s, const struct odm_link_excess *e, enum odm_deal_kind kind,
+		     const struct cost_share *p)
 {
-	const double work = guess(s, p->n, p->pairs), slower = e->work[kind] * work;
-
+	const double work = p->n * (s->expert.load + odm_expert_run_ns(&s->expert, p->pairs / p->n));
 	const double link = e->latency + e->byte * (s->row_bytes * (p->rows + p->pairs) + 2 * HEADER_BYTES);
 
-	return e->stays[kind] * link + q->work[kind] * work + (slower > SLOW_NS ? slower : 0);
+	return e->stays[kind] * link + work;
 }
 
 /* The quickest first, equal ones in their order. */
-static void sort(const struct odm_layer_shape *s, const struct quickest *q, struct odm_link_excess *e, uint32_t n,
-		 enum odm_deal_kind kind)
+static void sort(const struct odm_layer_shape *s, struct odm_link_excess *e, uint32_t n, enum odm_deal_kind kind)
 {
 	const struct cost_share share = share_of(s, kind, n);
 
 	for (uint32_t i = 0; i < n; i++)
-		e[i].key = finish(s, q, &e[i], kind, &share);
+		e[i].key = finish(s, &e[i], kind, &share);
 	for (uint32_t i = 1; i < n; i++) { /* nearly all are equal */
 		const struct odm_link_excess one = e[i];
 		uint32_t at = i;
@@ -368,14 +308,14 @@ static void sort(const struct odm_layer_shape *s, const struct quickest *q, stru
 }
 
 /* When the first n are through with a layer. */
-static double end_of(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e,
-		     uint32_t n, enum odm_deal_kind kind)
+static double end_of(const struct odm_layer_shape *s, const struct odm_link_excess *e, uint32_t n,
+		     enum odm_deal_kind kind)
 {
 	const struct cost_share share = share_of(s, kind, n);
 	double end = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		const double ns = finish(s, q, &e[i], kind, &share);
+		const double ns = finish(s, &e[i], kind, &share);
 
 		end = ns > end ? ns : end;
 	}
@@ -384,16 +324,15 @@ static double end_of(const struct odm_layer_shape *s, const struct quickest *q, 
 
 /* Sorts them so that the first ones, whose number is returned, are worth it: as many as end a layer about as soon as
  * fewer. */
-static uint32_t worth(const struct odm_layer_shape *s, const struct quickest *q, struct odm_link_excess *e, uint32_t n,
-		      enum odm_deal_kind kind)
+static uint32_t worth(const struct odm_layer_shape *s, struct odm_link_excess *e, uint32_t n, enum odm_deal_kind kind)
 {
 	double best;
 	uint32_t most = 1;
 
-	sort(s, q, e, n, kind);
-	best = end_of(s, q, e, 1, kind);
+	sort(s, e, n, kind);
+	best = end_of(s, e, 1, kind);
 	for (uint32_t p = 2; p <= n; p++) {
-		const double end = end_of(s, q, e, p, kind);
+		const double end = end_of(s, e, p, kind);
 
 		best = end < best ? end : best;
 		if (end <= MARGIN * best + MARGIN_NS)
@@ -402,50 +341,19 @@ static uint32_t worth(const struct odm_layer_shape *s, const struct quickest *q,
 	return most;
 }
 
-/* A worker that is passed over answers no RUNs, so nothing would ever say that it has become quicker. */
-static void try_again(const struct odm_layer_shape *s, struct odm_link_cost *c, enum odm_deal_kind kind,
-		      const struct quickest *q, uint32_t n_workers, uint64_t now)
+static void pass_over(struct odm_link_cost *c)
 {
-	const struct cost_share share = share_of(s, kind, n_workers);
-	const double most = ALMOST * q->work[kind] * SLOW,
-		     most_ns = q->work[kind] + ALMOST * SLOW_NS / guess(s, share.n, share.pairs);
-
-	if (c->passed[kind] && now >= c->again_ns[kind] && c->work[kind] > most && c->work[kind] > most_ns)
-		c->work[kind] = most > most_ns ? most : most_ns;
-}
-
-static void advance(struct odm_link_cost *c, enum odm_deal_kind kind, uint64_t now)
-{
-	const uint64_t wait = TRY_AGAIN_NS << c->strikes[kind];
-
-	c->strikes[kind] = c->passed_ns[kind] != 0 && now - c->passed_ns[kind] < 4 * wait ?
-				   c->strikes[kind] + (c->strikes[kind] < MOST_STRIKES) :
-				   0;
-	c->passed_ns[kind] = now;
-	c->again_ns[kind] = now + (TRY_AGAIN_NS << c->strikes[kind]);
-	c->passed[kind] = true;
-}
-
-static void advance_all(struct odm_link_cost *c, uint64_t now)
-{
-	advance(c, ODM_DEAL_FEW, now);
-	advance(c, ODM_DEAL_MANY, now);
+	c->passed[ODM_DEAL_FEW] = c->passed[ODM_DEAL_MANY] = true;
 	c->good = 0;
 }
 
-void odm_link_cost_late(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
-			uint32_t pairs, double took_ns, uint64_t now)
+void odm_link_cost_late(struct odm_link_cost *c)
 {
-	if (took_ns > 0) {
-		c->work[kind] = took_ns / guess(s, n, pairs);
-		c->n_work[kind] = enough_work[kind];
-	}
-	c->slow_work = took_ns > 0;
-	advance_all(c, now);
+	pass_over(c);
 }
 
 /* One that is out comes back when it has been worth it for a while. */
-static bool decide(struct odm_link_cost *c, bool few, bool many, bool needed, uint64_t now)
+static bool decide(struct odm_link_cost *c, bool few, bool many, bool needed)
 {
 	const bool was[] = { c->passed[ODM_DEAL_FEW], c->passed[ODM_DEAL_MANY] };
 
@@ -454,14 +362,10 @@ static bool decide(struct odm_link_cost *c, bool few, bool many, bool needed, ui
 	else if (c->fresh)
 		c->good++;
 	c->fresh = false;
-	if (!few && !was[ODM_DEAL_FEW]) {
-		advance_all(c, now);
-	} else if (few && was[ODM_DEAL_FEW] && (c->good >= GOOD_ENOUGH || needed)) {
+	if (!few)
+		pass_over(c);
+	else if (c->good >= GOOD_ENOUGH || needed)
 		c->passed[ODM_DEAL_FEW] = false;
-		c->returned_ns = now;
-	}
-	if (!many && !was[ODM_DEAL_MANY] && !c->passed[ODM_DEAL_FEW])
-		advance(c, ODM_DEAL_MANY, now);
 	c->passed[ODM_DEAL_MANY] = c->passed[ODM_DEAL_FEW] || !many;
 	return c->passed[ODM_DEAL_FEW] != was[ODM_DEAL_FEW] || c->passed[ODM_DEAL_MANY] != was[ODM_DEAL_MANY];
 }
@@ -475,21 +379,10 @@ static bool all_passed(struct odm_link_cost **worker, uint32_t n)
 	return i == n;
 }
 
-static bool all_equal(const struct odm_link_excess *e, uint32_t n)
-{
-	uint32_t i = 0;
-
-	while (i < n && e[i].latency == 0 && e[i].byte == 0 && e[i].work[ODM_DEAL_FEW] == 0 &&
-	       e[i].work[ODM_DEAL_MANY] == 0)
-		i++;
-	return i == n;
-}
-
 bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost **worker, uint32_t n,
 			  struct odm_link_excess *scratch, uint64_t now)
 {
-	bool changed = false;
-	bool needed;
+	bool changed = false, equal = true, needed;
 	struct quickest q;
 	uint32_t few = n, many = n;
 
@@ -498,27 +391,22 @@ bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost 
 	needed = all_passed(worker, n);
 	q = find_quickest(worker, n);
 	for (uint32_t i = 0; i < n; i++) {
-		try_again(s, worker[i], ODM_DEAL_FEW, &q, n, now);
-		/* A whole chunk costs more than single tokens: these must have gone well before. */
-		if (!worker[i]->passed[ODM_DEAL_FEW] &&
-		    worker[i]->work[ODM_DEAL_FEW] < TRIED_WELL * SLOW * q.work[ODM_DEAL_FEW])
-			try_again(s, worker[i], ODM_DEAL_MANY, &q, n, now);
 		scratch[i] = compare(worker[i], &q, now);
 		scratch[i].index = i;
-		if (!worker[i]->passed[ODM_DEAL_FEW])
-			worker[i]->slow_work = scratch[i].work[ODM_DEAL_FEW] > 0;
+		worker[i]->unlike = scratch[i].latency > 0 || scratch[i].byte > 0;
+		equal = equal && !worker[i]->unlike;
 		worker[i]->worth[ODM_DEAL_FEW] = worker[i]->worth[ODM_DEAL_MANY] = false;
 	}
-	if (!all_equal(scratch, n)) {
-		many = worth(s, &q, scratch, n, ODM_DEAL_MANY);
+	if (!equal) {
+		many = worth(s, scratch, n, ODM_DEAL_MANY);
 		for (uint32_t i = 0; i < many; i++)
 			worker[scratch[i].index]->worth[ODM_DEAL_MANY] = true;
-		few = worth(s, &q, scratch, n, ODM_DEAL_FEW);
+		few = worth(s, scratch, n, ODM_DEAL_FEW);
 		for (uint32_t i = 0; i < few; i++)
 			worker[scratch[i].index]->worth[ODM_DEAL_FEW] = true;
 	}
 	for (uint32_t i = 0; i < n; i++)
 		changed |= decide(worker[i], few == n || worker[i]->worth[ODM_DEAL_FEW],
-				  many == n || worker[i]->worth[ODM_DEAL_MANY], needed, now);
+				  many == n || worker[i]->worth[ODM_DEAL_MANY], needed);
 	return changed;
 }

@@ -1,10 +1,10 @@
-/* link_cost.h - what a worker's share of a layer costs, and which workers a layer is quicker without.
+/* link_cost.h - what a worker's link costs, and which workers a layer is quicker without for their links.
  *
- * A worker that holds experts can still make every layer end later: its link is slow, loses packets, or it computes
- * slowly. Three estimates are kept for each worker: the round trip (heartbeats), the time of a byte (probes: a padded
- * heartbeat right behind a bare one), and how long it works compared with a guess from the model's size (what its
- * RESULTs say). With these a layer is scheduled on paper for the best worker, the two best, and so on; those that would
+ * A link that is slow or loses packets can make every layer end later. Two estimates are kept for each worker: the
+ * round trip (heartbeats) and the time of a byte (probes: a padded heartbeat right behind a bare one). With these, and
+ * the time of the work, a layer is scheduled on paper for the best worker, the two best, and so on; those that would
  * make it end later are passed over. A decode step and a prompt differ in bytes and work, so there are two answers.
+ * Times of the work itself are in worker_times.h.
  * Estimates ignore rare outliers and small differences: workers of one LAN count as equal, however busy the machines
  * are.
  * Thread: one at a time (members.c: under its lock). Owner: the caller; plain data. Times in ns. */
@@ -15,13 +15,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "main-node/cluster/worker_times.h"
+
 #define ODM_LATENCIES 8
 #define ODM_BYTE_TIMES 6
 #define ODM_LINK_ECHOES 16 /* PINGs on their way */
 
-/* The model's, in bytes of a row on the wire and weights of an expert. */
+/* The model's: bytes of a row on the wire, and what an expert takes the quickest worker. */
 struct odm_layer_shape {
-	double row_bytes, expert_weights;
+	double row_bytes;
+	struct odm_expert_times expert;
 	uint32_t top_k, n_experts, group_size; /* as asked for; 0: top_k */
 };
 
@@ -44,17 +47,12 @@ struct odm_link_cost {
 	bool has_probe; /* one is on its way */
 	bool measured; /* well enough to be used */
 	uint64_t run_bytes; /* RUNs on their way, if these are many */
-	double work[ODM_N_DEALS]; /* measured time / guess, about the median */
-	uint32_t n_work[ODM_N_DEALS];
 	/* The decision. */
 	bool passed[ODM_N_DEALS]; /* gets no experts of this kind; [ODM_DEAL_FEW]: none at all */
 	bool worth[ODM_N_DEALS]; /* scratch */
 	bool fresh; /* a probe was answered since the last decision */
 	unsigned good; /* decisions in a row, each with a new probe, that it is worth its while */
-	uint64_t passed_ns[ODM_N_DEALS], again_ns[ODM_N_DEALS]; /* when, and when its work is tried again */
-	unsigned strikes[ODM_N_DEALS];
-	uint64_t returned_ns; /* when it was last taken again */
-	bool slow_work; /* it is its work, not its link */
+	bool unlike; /* its link is clearly worse than the best one */
 };
 
 /* A session begins. another: in a new process, of which nothing is known. */
@@ -70,15 +68,9 @@ uint32_t odm_link_cost_due(const struct odm_link_cost *c, uint64_t now);
 void odm_link_cost_check(struct odm_link_cost *c, uint64_t now);
 /* How long the oldest PING has been waiting for its answer, beyond what it should. */
 double odm_link_cost_lag(const struct odm_link_cost *c, uint64_t now);
-/* n experts with so many rows (pairs of expert and row) took this long at the worker. */
-void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
-			  uint32_t pairs, double took_ns);
-/* How long a RUN with so many row bytes, both ways, should take. */
-double odm_link_cost_expect(const struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind,
-			    uint32_t n, uint32_t pairs, double bytes);
 /* A worker as it is compared with the others: what it costs beyond the quickest. */
 struct odm_link_excess {
-	double latency, byte, work[ODM_N_DEALS];
+	double latency, byte;
 	double stays[ODM_N_DEALS]; /* factor of latency and byte: one that is out must be better than that */
 	double key; /* scratch */
 	uint32_t index;
@@ -86,10 +78,8 @@ struct odm_link_excess {
 /* Sets passed of the connected workers. scratch [n]. True: it has changed for one of them. */
 bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost **worker, uint32_t n,
 			  struct odm_link_excess *scratch, uint64_t now);
-/* An answer is late: passed over at once, until probes say otherwise. took_ns: n experts took longer than that at the
- * worker; 0: it is the link. */
-void odm_link_cost_late(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
-			uint32_t pairs, double took_ns, uint64_t now);
+/* An answer is late, and so are heartbeats: passed over at once, until probes say otherwise. */
+void odm_link_cost_late(struct odm_link_cost *c);
 
 double odm_link_cost_latency(const struct odm_link_cost *c);
 double odm_link_cost_byte(const struct odm_link_cost *c);

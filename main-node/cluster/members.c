@@ -169,11 +169,12 @@ static void tell_left_out(struct member *m, const Od__Header *h)
 
 /* A worker's place follows from the hosts file, not from the connected members, so that its disk and cache contents do
  * not depend on hosts that are lost for a while. */
-static void send_place(struct member *m)
+void odm_member_send_place(struct member *m)
 {
 	const struct odm_members *ms = m->ms;
 	Od__Place place = OD__PLACE__INIT;
 	Od__Header h = OD__HEADER__INIT;
+	bool spool = false;
 
 	if (m->host.role != OD_NODE_WORKER || m->state != M_READY || (!m->pub.spool && !m->pub.cache) ||
 	    ms->o.cluster->looks)
@@ -182,8 +183,12 @@ static void send_place(struct member *m)
 		if (ms->listed[i] == m)
 			place.worker = place.n_workers;
 		place.n_workers += ms->listed[i]->host.role == OD_NODE_WORKER;
+		spool = spool || ms->listed[i]->pub.spool;
 	}
-	place.n_groups = od_share_groups(place.n_workers, ms->o.cluster->group_size, ms->o.cluster->config->top_k);
+	/* Experts on disks belong to groups, whoever is how quick. */
+	place.n_groups = ms->uneven && !spool ? 1 :
+						od_share_groups(place.n_workers, ms->o.cluster->group_size,
+								ms->o.cluster->config->top_k);
 	h.session = m->session;
 	h.epoch = ms->epoch;
 	h.body_case = OD__HEADER__BODY_PLACE;
@@ -275,9 +280,13 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	memset(m->holds, 0, m->ms->holds_bytes);
 	memset(m->cached, 0, m->ms->cached_bytes);
 	odm_link_cost_begin(&m->cost, od_now_ns(), another);
+	if (another)
+		m->times = (struct odm_worker_times){ 0 };
+	m->cache_experts = (uint32_t)((double)w->cache_bytes / (2 * m->ms->expert_weights));
+	m->told_ratio = 1;
 	pthread_mutex_unlock(&m->ms->lock);
 	odm_member_ping(m, 0); /* it is ours to use when its link is known: join */
-	send_place(m);
+	odm_member_send_place(m);
 	od_log(OD_LOG_DEBUG, "%s connected (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid,
 	       host_name, od_peer_text(w->backend, backend, sizeof(backend)));
 	tell_mixed(m, w->kernel_class);
@@ -696,7 +705,7 @@ int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, str
 	const int rc = odm_members_take_hosts(ms, hosts, err);
 
 	for (uint32_t i = 0; i < ms->n; i++)
-		send_place(ms->member[i]);
+		odm_member_send_place(ms->member[i]);
 	return rc;
 }
 

@@ -14,6 +14,7 @@
 #include "main-node/cluster/name_lookup.h"
 
 struct od_uv_socket;
+struct odm_home_share;
 
 #define ODM_RETRY_REFUSED_NS (5 * OD_NS_PER_S)
 #define ODM_NO_CONNECTION "no connection; check that it runs, and its address and port"
@@ -58,6 +59,8 @@ struct member {
 	bool on_trial; /* it was distrusted: it is back when it has attached */
 	uint64_t added_ns;
 	bool told_passed[ODM_N_DEALS]; /* it was logged that it is not used, for prompts or at all */
+	double told_ratio; /* how much longer it takes than the quickest worker, as it was logged */
+	unsigned other_ratio; /* checks in a row that found another one */
 	bool told_left_out; /* it was logged that this session misses messages */
 	/* Under the lock, for other threads: */
 	struct odm_member pub;
@@ -66,7 +69,10 @@ struct member {
 	/* `counted` at its answer to the last odm_members_ask; until then, at the request */
 	uint64_t at_ask[OD_N_COUNTERS];
 	uint64_t asked, answered; /* PING numbers of this session: the one waited for; the newest answered one */
-	struct odm_link_cost cost; /* a worker's */
+	struct odm_link_cost cost; /* a worker's, as the following ones */
+	struct odm_worker_times times;
+	uint32_t cache_experts; /* capacity of its cache, as far as known */
+	double home; /* share of experts whose home it is */
 	uint8_t *holds; /* a bit for each expert, as in PONG; set for a worker with a spool */
 	uint8_t *cached; /* a byte per expert, as in PONG; set for a worker with a cache */
 	uint32_t damaged
@@ -103,6 +109,11 @@ struct odm_members {
 	struct odm_layer_shape shape;
 	struct odm_link_cost **weighed; /* [OD_MAX_HOSTS]: scratch of odm_members_weigh */
 	struct odm_link_excess *excess; /* [OD_MAX_HOSTS]: scratch of odm_members_weigh */
+	/* Under the lock: workers and their work. */
+	double expert_weights, load_bytes; /* an expert's; the second is measured */
+	bool uneven; /* workers are not alike */
+	unsigned alike_checks; /* in a row that found them alike */
+	struct odm_home_share *home; /* [OD_MAX_HOSTS]: scratch */
 	uint32_t n, n_listed;
 	struct member *member[OD_MAX_HOSTS]; /* by id */
 	struct member *listed[OD_MAX_HOSTS]; /* members in the hosts file, in its order */
@@ -119,6 +130,8 @@ void odm_member_set_why(struct member *m, const char *why);
 void odm_member_set_refused(struct member *m, int code);
 /* A PING, with so much padding each way. */
 void odm_member_ping(struct member *m, uint32_t padding);
+
+void odm_member_send_place(struct member *m);
 
 /* BYE, if it is in use. */
 void odm_member_say_bye(struct member *m, const char *reason);
@@ -167,6 +180,12 @@ void odm_member_echo(struct member *m, const Od__Pong *p); /* under the lock */
 void odm_member_probe(struct member *m); /* sends the probe that is due, if one is */
 bool odm_member_measured(struct member *m); /* its link is known well enough to use it */
 void odm_members_weigh(struct odm_members *ms); /* decides again who is used */
+
+/* ---- members_times.c: what workers take for their work (worker_times.h) ---- */
+
+/* Under the lock: decides whether workers are alike, and whose home experts are. True: the first has changed. */
+bool odm_members_compare(struct odm_members *ms);
+void odm_members_tell_times(struct odm_members *ms); /* loop thread */
 
 /* ---- members_shadow.c ---- */
 

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/model/config.h"
+#include "main-node/cluster/deal_homes.h"
 #include "main-node/cluster/members_links.h"
 
 #include <stdio.h>
@@ -12,7 +13,6 @@
 /* Measures the workers' links, and passes over those without which layers are quicker. */
 
 #define FAST_BYTE_NS 60.0 /* 133 Mbit/s: what fits into RUNs is quickly through */
-#define TRIAL_NS (3 * OD_NS_PER_S)
 #define WINDOW_NS (500.0 * OD_NS_PER_MS) /* time of row bytes in flight: heartbeats wait behind them */
 
 int odm_members_links_init(struct odm_members *ms, struct od_err *err)
@@ -22,18 +22,23 @@ int odm_members_links_init(struct odm_members *ms, struct od_err *err)
 
 	ms->shape = (struct odm_layer_shape){
 		.row_bytes = (double)cfg->hidden * (o->profile == OD_PROFILE_BF16 ? 2 : 4),
-		.expert_weights = 3.0 * cfg->hidden * cfg->intermediate,
+		.expert = odm_expert_times_guess(3.0 * cfg->hidden * cfg->intermediate),
 		.top_k = cfg->top_k,
 		.n_experts = cfg->n_experts,
 		.group_size = o->group_size,
 	};
+	ms->expert_weights = 3.0 * cfg->hidden * cfg->intermediate;
+	ms->load_bytes = 2 * ms->expert_weights;
+	ms->home = calloc(OD_MAX_HOSTS, sizeof(*ms->home));
 	ms->weighed = calloc(OD_MAX_HOSTS, sizeof(*ms->weighed));
 	ms->excess = calloc(OD_MAX_HOSTS, sizeof(*ms->excess));
-	return ms->weighed != NULL && ms->excess != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "members");
+	return ms->home != NULL && ms->weighed != NULL && ms->excess != NULL ? OD_OK :
+									       od_fail(err, OD_ERR_NOMEM, "members");
 }
 
 void odm_members_links_fini(struct odm_members *ms)
 {
+	free(ms->home);
 	free(ms->weighed);
 	free(ms->excess);
 }
@@ -96,16 +101,9 @@ static void say_change(struct member *m, const struct odm_link_cost *c, bool pas
 
 	if (*told == passed)
 		return;
-	if (*told && c->slow_work && od_now_ns() - c->returned_ns < TRIAL_NS)
-		return; /* it may be out again in a moment */
 	*told = passed;
 	odm_member_name(m, name, sizeof(name));
-	if (passed && c->slow_work)
-		od_log(OD_LOG_WARN,
-		       "%s is connected but not used%s: layers end sooner without it (its experts take much longer than others'; "
-		       "it is tried again now and then)",
-		       name, for_what);
-	else if (passed)
+	if (passed)
 		od_log(OD_LOG_WARN,
 		       "%s is connected but not used%s: layers end sooner without it (its link: round trip %.1f ms, %.1f ms for "
 		       "64 KiB; it is measured all the time)",
@@ -175,16 +173,21 @@ static void choose(struct odm_members *ms)
 void odm_members_weigh(struct odm_members *ms)
 {
 	struct odm_link_cost after;
-	bool changed = false;
+	bool changed, compared;
 
 	pthread_mutex_lock(&ms->lock);
 	choose(ms);
+	compared = odm_members_compare(ms);
+	changed = compared;
 	for (uint32_t i = 0; i < ms->n_listed; i++)
 		changed |= copy_decision(ms->listed[i]);
 	ms->epoch += changed;
 	pthread_mutex_unlock(&ms->lock);
 	if (changed)
 		tell_changed(ms);
+	for (uint32_t i = 0; i < ms->n_listed && compared; i++)
+		odm_member_send_place(ms->listed[i]);
+	odm_members_tell_times(ms);
 	for (uint32_t i = 0; i < ms->n_listed; i++) {
 		struct member *m = ms->listed[i];
 
@@ -198,25 +201,6 @@ void odm_members_weigh(struct odm_members *ms)
 
 /* ---- Engine thread ---- */
 
-double odm_members_expect(struct odm_members *ms, uint32_t id, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
-			  double bytes)
-{
-	double ns;
-
-	pthread_mutex_lock(&ms->lock);
-	ns = odm_link_cost_expect(&ms->member[id]->cost, &ms->shape, kind, n, pairs, bytes);
-	pthread_mutex_unlock(&ms->lock);
-	return ns;
-}
-
-void odm_members_worked(struct odm_members *ms, uint32_t id, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
-			double took_ns)
-{
-	pthread_mutex_lock(&ms->lock);
-	odm_link_cost_worked(&ms->member[id]->cost, &ms->shape, kind, n, pairs, took_ns);
-	pthread_mutex_unlock(&ms->lock);
-}
-
 void odm_members_in_flight(struct odm_members *ms, uint32_t id, uint64_t bytes)
 {
 	pthread_mutex_lock(&ms->lock);
@@ -224,17 +208,19 @@ void odm_members_in_flight(struct odm_members *ms, uint32_t id, uint64_t bytes)
 	pthread_mutex_unlock(&ms->lock);
 }
 
-bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, enum odm_deal_kind kind, uint32_t n,
-		      uint32_t pairs, double took_ns)
+bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, uint32_t n, double took_ns, double times)
 {
 	bool late = false;
 	struct member *m;
 
 	pthread_mutex_lock(&ms->lock);
 	m = id < ms->n && ms->member[id]->pub.session == session ? ms->member[id] : NULL;
-	if (m != NULL && (took_ns > 0 || odm_link_cost_lag(&m->cost, od_now_ns()) > 0)) {
+	if (m != NULL && took_ns > 0) {
 		late = true;
-		odm_link_cost_late(&m->cost, &ms->shape, kind, n, pairs, took_ns, od_now_ns());
+		odm_times_late(&m->times, times, took_ns / n, od_now_ns());
+	} else if (m != NULL && odm_link_cost_lag(&m->cost, od_now_ns()) > 0) {
+		late = true;
+		odm_link_cost_late(&m->cost);
 		ms->epoch += copy_decision(m);
 	}
 	pthread_mutex_unlock(&ms->lock);

@@ -2,10 +2,15 @@
 
 #include "common/pack/share.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Experts of a group for each of its workers: as a rule there is a slot for each. */
 #define FEW_PER_WORKER 2
+
+#define TICK_NS 100.0
+#define MOST_TICKS (1u << 30) /* 107 s */
+#define MOVES_ONE_OF 128
 
 struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_moe)
 {
@@ -35,36 +40,47 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
 	return group + i * g->n_groups;
 }
 
-/* A layer's experts on their way to workers. */
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ x >> 31) * 0x9e3779b97f4a7c15ull;
+	x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9ull;
+	return x ^ x >> 32;
+}
+
+/* A layer's experts on their way to workers. Loads are in units of ODM_COST_LOAD, or with times in ticks. */
 struct dealer {
 	const struct odm_groups *g;
 	uint32_t m, group;
 	const uint16_t *expert;
+	const uint32_t *rows; /* NULL: one each */
 	size_t n;
-	uint32_t run; /* cost of running one */
+	uint32_t run; /* cost of running one, where workers are alike */
 	bool all; /* workers outside the group are looked at, too */
 	/* Scratch. */
-	uint32_t *load; /* [n_workers]: what each has to do */
+	uint32_t *load; /* [n_workers]: what each has to do; with times, when it is through */
+	uint32_t *path; /* [n_workers]: with times, when its loads are through */
+	uint32_t *loads; /* [n_workers]: with times, their number */
 	uint32_t *next; /* [n_workers]: in order, before it all are dealt */
+	uint32_t *home; /* [n]: with times and homes, the worker; else ODM_NOBODY */
+	uint32_t *by_rows; /* [n]: indices of experts, the one with most rows first */
 	uint32_t *order; /* [n_workers][n]: indices of experts, the cheapest first; ODM_NOBODY behind the last */
 	uint8_t *cost; /* [n_workers][n]; ODM_COST_LACKS: the expert is not dealt to this worker */
 };
 
-static struct dealer make_dealer(const struct odm_groups *g, uint32_t m, uint32_t group, const uint16_t *expert,
-				 size_t n, uint32_t run, uint32_t *scratch)
+static void make_dealer(struct dealer *d, uint32_t *scratch)
 {
-	uint32_t *order = scratch + 2 * (size_t)g->n_workers;
+	const size_t n_workers = d->g->n_workers;
 
-	return (struct dealer){ .g = g,
-				.m = m,
-				.group = group,
-				.expert = expert,
-				.n = n,
-				.run = run,
-				.load = scratch,
-				.next = scratch + g->n_workers,
-				.order = order,
-				.cost = (uint8_t *)(order + n * g->n_workers) };
+	d->load = scratch;
+	d->path = d->load + n_workers;
+	d->loads = d->path + n_workers;
+	d->next = d->loads + n_workers;
+	d->home = d->next + n_workers;
+	d->by_rows = d->home + d->n;
+	d->order = d->by_rows + d->n;
+	d->cost = (uint8_t *)(d->order + d->n * n_workers);
+	for (size_t i = 0; i < d->n; i++)
+		d->home[i] = d->g->times != NULL && d->g->homes ? odm_home(d->g, d->m, d->expert[i]) : ODM_NOBODY;
 }
 
 static bool is_member(const struct dealer *d, uint32_t w)
@@ -96,26 +112,104 @@ static void ask(const struct dealer *d, uint32_t w)
 		d->g->cost(d->g->cost_arg, w, d->m, d->expert, d->n, cost_at(d, w, 0));
 }
 
-/* A worker's load if an expert of this cost is dealt to it. */
-static uint32_t load_with(const struct dealer *d, uint32_t w, uint8_t cost)
+static uint32_t ticks(double ns)
 {
+	return ns < TICK_NS * MOST_TICKS ? (uint32_t)(ns / TICK_NS) : MOST_TICKS;
+}
+
+static uint32_t plus(uint32_t a, uint32_t b)
+{
+	return a + b < MOST_TICKS ? a + b : MOST_TICKS;
+}
+
+/* When a worker's loads, and when all its work is through. */
+struct deal_end {
+	uint32_t path, load;
+};
+
+/* When it has a slot for its next load. Slots of this layer's experts are free one by one, as they have run. */
+static uint32_t slot_at(const struct dealer *d, uint32_t w, uint32_t run)
+{
+	const struct odm_deal_times *t = &d->g->times[w];
+	const uint32_t n = d->loads[w], later = (t->slots - 1) * run;
+
+	if (t->slots == 0 || n + t->held < t->slots)
+		return 0;
+	if (n < t->slots)
+		return ticks(t->freed);
+	return d->load[w] > later ? d->load[w] - later : 0;
+}
+
+/* If an expert of this cost is dealt to it. Loads and runs are two machines in a row. */
+static struct deal_end end_with(const struct dealer *d, uint32_t w, size_t i, uint8_t cost)
+{
+	const struct odm_deal_times *t = &d->g->times[w];
+	const double rows = d->rows != NULL ? d->rows[i] : 1;
+	const uint32_t run = ticks(odm_expert_run_ns(&t->expert, rows) + rows * t->row_link);
+	const uint32_t units = cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost;
+	struct deal_end e = { d->path[w], d->load[w] };
+
+	if (units > 0) {
+		const uint32_t slot = slot_at(d, w, run);
+
+		e.path = plus(slot > e.path ? slot : e.path, ticks(t->expert.load * units / ODM_COST_LOAD));
+	}
+	e.load = plus(units > 0 && e.path > e.load ? e.path : e.load, run);
+	return e;
+}
+
+static uint32_t load_with(const struct dealer *d, uint32_t w, size_t i, uint8_t cost)
+{
+	if (d->g->times != NULL)
+		return end_with(d, w, i, cost).load;
 	return d->load[w] + d->run + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
+}
+
+/* The rank of a choice. An expert that is to be loaded leaves its home only for a worker that ends clearly
+ * earlier. */
+static uint32_t key_of(const struct dealer *d, uint32_t w, size_t i, uint32_t load)
+{
+	const bool leaves = d->home[i] != ODM_NOBODY && d->home[i] != w && *cost_at(d, w, i) > 0;
+
+	return leaves ? plus(load, load / 4) : load;
+}
+
+static void give(const struct dealer *d, uint32_t w, size_t i, uint8_t cost)
+{
+	if (d->g->times == NULL) {
+		d->load[w] = load_with(d, w, i, cost);
+		return;
+	}
+	const struct deal_end e = end_with(d, w, i, cost);
+
+	d->path[w] = e.path;
+	d->load[w] = e.load;
+	d->loads[w] += cost > 0;
+}
+
+static void begin_loads(const struct dealer *d)
+{
+	memset(d->load, 0, d->g->n_workers * sizeof(*d->load));
+	for (uint32_t w = 0; d->g->times != NULL && w < d->g->n_workers; w++) {
+		d->load[w] = ticks(d->g->times[w].layer + d->g->times[w].link);
+		d->path[w] = ticks(d->g->times[w].begin);
+		d->loads[w] = 0;
+	}
 }
 
 /* Where an expert is on its way to, it goes. */
 static void deal_again(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg,
 		       uint32_t *worker)
 {
-	memset(d->load, 0, d->g->n_workers * sizeof(*d->load));
+	begin_loads(d);
 	for (size_t i = 0; i < d->n; i++) {
 		const uint32_t w = keep != NULL ? keep(arg, d->expert[i]) : ODM_NOBODY;
 
 		worker[i] = w < d->g->n_workers ? w : ODM_NOBODY;
 		if (worker[i] != ODM_NOBODY)
-			d->load[w] =
-				load_with(d, w,
-					  d->all || is_member(d, w) ? *cost_at(d, w, i) :
-								      odm_worker_cost(d->g, w, d->m, d->expert[i]));
+			give(d, w, i,
+			     d->all || is_member(d, w) ? *cost_at(d, w, i) :
+							 odm_worker_cost(d->g, w, d->m, d->expert[i]));
 	}
 }
 
@@ -170,22 +264,29 @@ static bool needs_others(const struct dealer *d)
 	return others;
 }
 
-/* By cost, equal ones by their numbers. */
+#define N_RANKS (2 * (ODM_COST_LOAD + 1))
+
+static uint32_t rank_of(const struct dealer *d, uint32_t w, size_t i)
+{
+	return 2u * *cost_at(d, w, i) + (d->home[i] != w);
+}
+
+/* By cost, of equal ones those first whose home it is, then by their numbers. */
 static void sort_by_cost(const struct dealer *d, uint32_t w)
 {
-	uint32_t begin[ODM_COST_LOAD + 2] = { 0 };
+	uint32_t begin[N_RANKS + 1] = { 0 };
 	uint32_t *order = d->order + w * d->n;
 
 	for (size_t i = 0; i < d->n; i++)
 		if (*cost_at(d, w, i) != ODM_COST_LACKS)
-			begin[*cost_at(d, w, i) + 1]++;
-	for (size_t c = 1; c < ODM_COST_LOAD + 2; c++)
+			begin[rank_of(d, w, i) + 1]++;
+	for (size_t c = 1; c <= N_RANKS; c++)
 		begin[c] += begin[c - 1];
-	for (size_t i = begin[ODM_COST_LOAD + 1]; i < d->n; i++)
+	for (size_t i = begin[N_RANKS]; i < d->n; i++)
 		order[i] = ODM_NOBODY;
 	for (size_t i = 0; i < d->n; i++)
 		if (*cost_at(d, w, i) != ODM_COST_LACKS)
-			order[begin[*cost_at(d, w, i)]++] = (uint32_t)i;
+			order[begin[rank_of(d, w, i)]++] = (uint32_t)i;
 	d->next[w] = 0;
 }
 
@@ -215,7 +316,7 @@ static bool deal_one(const struct dealer *d, uint32_t *worker)
 
 	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d)) {
 		const uint32_t i = cheapest(d, w, worker),
-			       load = i == ODM_NOBODY ? 0 : load_with(d, w, *cost_at(d, w, i));
+			       load = i == ODM_NOBODY ? 0 : key_of(d, w, i, load_with(d, w, i, *cost_at(d, w, i)));
 
 		if (i == ODM_NOBODY || (best != ODM_NOBODY && load > best_load))
 			continue;
@@ -229,11 +330,24 @@ static bool deal_one(const struct dealer *d, uint32_t *worker)
 	if (best == ODM_NOBODY)
 		return false;
 	worker[best_i] = best;
-	d->load[best] = best_load;
+	give(d, best, best_i, *cost_at(d, best, best_i));
 	return true;
 }
 
-static void deal_few(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
+/* In one of many layers an expert that only others than its home cache counts as cached nowhere: so it moves. */
+static void send_home(const struct dealer *d, uint64_t step, size_t i)
+{
+	const uint64_t number = (step * d->g->n_moe + d->m) << 16 | d->expert[i];
+
+	if (d->home[i] == ODM_NOBODY || *cost_at(d, d->home[i], i) != ODM_COST_LOAD || mix(number) % MOVES_ONE_OF != 0)
+		return;
+	for (uint32_t w = 0; w < d->g->n_workers; w++)
+		if (*cost_at(d, w, i) < ODM_COST_LOAD)
+			*cost_at(d, w, i) = ODM_COST_LOAD;
+}
+
+static void deal_few(struct dealer *d, uint64_t step, uint32_t (*keep)(void *arg, uint16_t expert), void *arg,
+		     uint32_t *worker)
 {
 	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d))
 		ask(d, w);
@@ -247,6 +361,8 @@ static void deal_few(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expe
 	if (d->g->cost != NULL)
 		for (size_t i = 0; i < d->n; i++)
 			choose_workers(d, i);
+	for (size_t i = 0; i < d->n; i++)
+		send_home(d, step, i);
 	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d))
 		sort_by_cost(d, w);
 	while (deal_one(d, worker))
@@ -284,7 +400,8 @@ static void deal_to_least(const struct dealer *d, size_t i, uint32_t *worker)
 	bool best_has = false;
 
 	for (uint32_t j = 0; j < n; j++) {
-		const uint32_t w = (d->expert[i] + j) % n, load = load_with(d, w, *cost_at(d, w, i));
+		const uint32_t w = (d->expert[i] + j) % n,
+			       load = key_of(d, w, i, load_with(d, w, i, *cost_at(d, w, i)));
 		const bool has = *cost_at(d, w, i) != ODM_COST_LACKS;
 
 		if (best == ODM_NOBODY || has > best_has || (has == best_has && load < best_load)) {
@@ -294,7 +411,48 @@ static void deal_to_least(const struct dealer *d, size_t i, uint32_t *worker)
 		}
 	}
 	worker[i] = best;
-	d->load[best] = best_load;
+	give(d, best, i, *cost_at(d, best, i));
+}
+
+/* Has expert a more rows than b? Of equal ones the first comes first. */
+static bool has_more(const struct dealer *d, uint32_t a, uint32_t b)
+{
+	const uint32_t x = d->rows != NULL ? d->rows[a] : 1, y = d->rows != NULL ? d->rows[b] : 1;
+
+	return x > y || (x == y && a < b);
+}
+
+/* by_rows [n] is a heap, the fewest rows on top, except for the entry `at`. */
+static void sift(const struct dealer *d, size_t at, size_t n)
+{
+	const uint32_t i = d->by_rows[at];
+	size_t child;
+
+	while ((child = 2 * at + 1) < n) {
+		child += child + 1 < n && has_more(d, d->by_rows[child], d->by_rows[child + 1]);
+		if (!has_more(d, i, d->by_rows[child]))
+			break;
+		d->by_rows[at] = d->by_rows[child];
+		at = child;
+	}
+	d->by_rows[at] = i;
+}
+
+static void sort_by_rows(const struct dealer *d)
+{
+	for (size_t i = 0; i < d->n; i++)
+		d->by_rows[i] = (uint32_t)i;
+	if (d->g->times == NULL)
+		return;
+	for (size_t i = d->n / 2; i-- > 0;)
+		sift(d, i, d->n);
+	for (size_t n = d->n; n-- > 1;) {
+		const uint32_t least = d->by_rows[0];
+
+		d->by_rows[0] = d->by_rows[n];
+		d->by_rows[n] = least;
+		sift(d, 0, n);
+	}
 }
 
 static void deal_many(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
@@ -302,27 +460,50 @@ static void deal_many(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t exp
 	for (uint32_t w = 0; w < d->g->n_workers; w++)
 		ask(d, w);
 	deal_again(d, keep, arg, worker);
+	sort_by_rows(d);
 	for (int kept = 1; kept >= 0; kept--)
-		for (size_t i = 0; i < d->n; i++)
+		for (size_t j = 0; j < d->n; j++) {
+			const size_t i = d->by_rows[j];
+
 			if (worker[i] == ODM_NOBODY && (kept == 0 || find_holders(d, i).kept))
 				deal_to_least(d, i, worker);
+		}
 }
 
-void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
-	      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *scratch)
+uint32_t odm_home(const struct odm_groups *g, uint32_t m, uint16_t expert)
 {
-	struct odm_groups one = *g; /* everybody is one group */
-	struct dealer d;
+	double best = 0;
+	uint32_t home = 0;
 
-	one.n_groups = 1;
-	one.n_workers = g->n_many;
-	if (n_experts <= g->few) {
-		d = make_dealer(g, m, odm_group_of_layer(g, step, m), expert, n_experts, ODM_COST_RUN, scratch);
-		deal_few(&d, keep, arg, worker);
-		return;
+	for (uint32_t w = 0; w < g->n_workers; w++) {
+		const uint64_t x = mix((uint64_t)g->times[w].id << 40 ^ (uint64_t)m << 16 ^ expert);
+		const double score = -g->times[w].home / log(((double)(x >> 11) + 0.5) * 0x1p-53);
+
+		if (score > best) {
+			best = score;
+			home = w;
+		}
 	}
-	d = make_dealer(&one, m, 0, expert, n_experts, ODM_COST_MANY_RUN, scratch);
-	if (g->homes)
+	return home;
+}
+
+void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, const uint32_t *rows,
+	      size_t n_experts, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker,
+	      uint32_t *scratch)
+{
+	const bool few = n_experts <= g->few;
+	struct odm_groups all = *g; /* everybody is one group */
+	struct dealer d = { .g = g, .m = m, .expert = expert, .rows = rows, .n = n_experts };
+
+	all.n_groups = 1;
+	all.n_workers = g->n_many;
+	d.g = few ? g : &all;
+	d.group = few ? odm_group_of_layer(g, step, m) : 0;
+	d.run = few ? ODM_COST_RUN : ODM_COST_MANY_RUN;
+	make_dealer(&d, scratch);
+	if (few)
+		deal_few(&d, step, keep, arg, worker);
+	else if (g->homes || g->times != NULL)
 		deal_many(&d, keep, arg, worker);
 	else
 		deal_by_number(&d, keep, arg, worker);

@@ -276,39 +276,28 @@ static bool somebody_is_idle(const struct odm_recovery *r)
 	return w < r->net->groups.n_workers;
 }
 
-/* A late worker's unanswered experts. */
-struct debt {
-	uint32_t n, pairs;
-};
-
-static struct debt debt_of(const struct odm_recovery *r, uint32_t worker)
+/* Experts that a worker has not answered. */
+static uint32_t debt_of(const struct odm_recovery *r, uint32_t worker)
 {
-	struct debt d = { 0 };
+	uint32_t n = 0;
 
-	for (size_t i = 0; i < r->work->n; i++) {
-		const struct odm_piece *p = &r->work->piece[i];
-
-		if (p->worker == worker && p->state == ODM_PIECE_SENT) {
-			d.n++;
-			d.pairs += p->count;
-		}
-	}
-	return d;
+	for (size_t i = 0; i < r->work->n; i++)
+		n += r->work->piece[i].worker == worker && r->work->piece[i].state == ODM_PIECE_SENT;
+	return n;
 }
 
 static bool is_late(struct odm_recovery *r, uint32_t worker, uint64_t now)
 {
 	struct odm_link *l = &r->net->link[worker];
 	const double age_ns = (double)(now - l->watch.moved_ns);
-	const struct debt d = debt_of(r, worker);
+	const uint32_t n = debt_of(r, worker);
 	bool link;
 
-	if (d.n == 0 || l->watch.late || age_ns < (double)LATE_LINK_NS + LATE_LINK_TIMES * l->watch.expect_ns)
+	if (n == 0 || l->watch.late || age_ns < (double)LATE_LINK_NS + LATE_LINK_TIMES * l->watch.expect_ns)
 		return false;
 	link = age_ns < (double)LATE_NS + LATE_TIMES * l->watch.expect_ns;
-	return odm_members_late(members(r), l->member, l->session,
-				r->step->phase == ODM_DECODE ? ODM_DEAL_FEW : ODM_DEAL_MANY, d.n, d.pairs,
-				link ? 0 : age_ns);
+	return odm_members_late(members(r), l->member, l->session, n, link ? 0 : age_ns,
+				age_ns / (l->watch.expect_ns + 1));
 }
 
 static void overtake(struct odm_recovery *r, uint32_t worker)

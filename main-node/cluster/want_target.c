@@ -22,10 +22,12 @@ int odm_want_target_init(struct odm_want_target *p, uint32_t n_experts, uint32_t
 	p->keep = calloc(n_experts, sizeof(*p->keep));
 	p->scratch = calloc(ODM_DEAL_SCRATCH(n_experts, max_workers), sizeof(*p->scratch));
 	p->n = calloc(max_workers, sizeof(*p->n));
+	p->times = calloc(max_workers, sizeof(*p->times));
 	if (make_lists(&p->list, n_experts, max_workers) && make_lists(&p->before, n_experts, max_workers) &&
 	    p->want.expert != NULL && p->want.worker != NULL && p->want.expert_before != NULL &&
 	    p->want.worker_before != NULL && p->sorted != NULL && p->deal != NULL && p->keep != NULL &&
-	    p->scratch != NULL && p->n != NULL)
+	    p->scratch != NULL && p->n != NULL && p->times != NULL &&
+	    odm_backlog_init(&p->backlog, max_workers, err) == OD_OK)
 		return OD_OK;
 	odm_want_target_fini(p);
 	return od_fail(err, OD_ERR_NOMEM, "places of WANTs");
@@ -42,6 +44,8 @@ void odm_want_target_fini(struct odm_want_target *p)
 	free(p->keep);
 	free(p->scratch);
 	free(p->n);
+	free(p->times);
+	odm_backlog_fini(&p->backlog);
 	free(p->list.expert);
 	free(p->list.begin);
 	free(p->before.expert);
@@ -70,13 +74,33 @@ static void deal_predicted(struct odm_want_target *p, const struct odm_groups *g
 		p->keep[w->expert[i]] = w->worker[i];
 	memcpy(p->sorted, w->expert, w->n_predicted * sizeof(*p->sorted));
 	qsort(p->sorted, w->n_predicted, sizeof(*p->sorted), by_id);
-	odm_deal(g, w->step, w->m, p->sorted, w->n_predicted, keep_worker, p, p->deal, p->scratch);
+	odm_deal(g, w->step, w->m, p->sorted, NULL, w->n_predicted, keep_worker, p, p->deal, p->scratch);
 	for (size_t i = 0; i < w->n_predicted; i++)
 		p->keep[p->sorted[i]] = p->deal[i];
 	memset(p->n, 0, g->n_workers * sizeof(*p->n));
 	for (size_t i = 0; i < w->n_predicted; i++) {
 		w->worker[i] = p->keep[w->expert[i]];
 		p->n[w->worker[i]]++;
+	}
+}
+
+/* Behind the loads that workers have been sent before. */
+static void deal_by_backlog(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots, uint64_t now)
+{
+	const struct odm_want *w = &p->want;
+	struct odm_groups timed = *g;
+
+	memcpy(p->times, g->times, g->n_workers * sizeof(*p->times));
+	odm_backlog_begin(&p->backlog, w->step, w->m, slots, p->times, g->n_workers, now);
+	timed.times = p->times;
+	deal_predicted(p, &timed);
+	odm_backlog_clear(&p->backlog, w->step, w->m);
+	for (size_t i = 0; i < w->n_predicted; i++) {
+		const struct odm_deal_times *t = &p->times[w->worker[i]];
+		const uint8_t cost = odm_worker_cost(g, w->worker[i], w->m, w->expert[i]);
+
+		if (cost > 0)
+			odm_backlog_add(&p->backlog, w->step, w->m, t->id, t->expert.load, now);
 	}
 }
 
@@ -119,12 +143,15 @@ static void sort_out(struct odm_want_lists *l, uint32_t n_workers, const uint16_
 	l->begin[0] = 0;
 }
 
-void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots)
+void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots, uint64_t now)
 {
 	struct odm_want *w = &p->want;
 	size_t n = w->n_predicted;
 
-	deal_predicted(p, g);
+	if (g->times != NULL)
+		deal_by_backlog(p, g, slots, now);
+	else
+		deal_predicted(p, g);
 	for (size_t i = w->n_predicted; i < w->n; i++) {
 		const uint32_t to = hedge_worker(p, g, slots, w->expert[i], w->worker[i]);
 

@@ -3,6 +3,7 @@
  * Predicted experts are placed like the layer's work (placement.h); prefetches in flight stay on their worker. Hedges
  * (prefetches of runners-up) come after them, only into free slots: on the least loaded worker of the layer's group,
  * ties to the one with the last predicted expert, because the two are rarely needed together.
+ * Workers that are not alike are dealt experts by when they have loaded what was ordered before (want_backlog.h).
  * A worker whose list is unchanged, including its order, gets no new version.
  * Thread: one at a time. Owner: odm_want_target_init ... odm_want_target_fini by the caller. */
 #ifndef ODM_WANT_TARGET_H
@@ -10,6 +11,7 @@
 
 #include "common/base/status.h"
 #include "main-node/cluster/placement.h"
+#include "main-node/cluster/want_backlog.h"
 #include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predictions.h"
 
@@ -26,6 +28,8 @@ struct odm_want_target {
 	uint32_t *keep; /* [n_experts]: by expert */
 	uint32_t *scratch; /* for odm_deal */
 	uint32_t *n; /* [max_workers]: experts of the layer on each worker */
+	struct odm_backlog backlog;
+	struct odm_deal_times *times; /* [max_workers] */
 	struct odm_want_lists list, before;
 };
 
@@ -36,7 +40,7 @@ void odm_want_target_fini(struct odm_want_target *p); /* all zero is fine */
 /* p->want.worker: in: the worker (0 to n_workers - 1) where the expert is in flight, ODM_NOBODY: nowhere; out: its
  * worker. Hedges without a free slot are removed. slots [n_workers]: slots of each worker. p->list: the new list of
  * each worker. */
-void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots);
+void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots, uint64_t now);
 
 /* After odm_want_target_choose: true when the worker's list differs from the previous one, given by
  * p->want.expert_before and worker_before (indices as in worker; ODM_NOBODY: a worker that has left). */

@@ -11,7 +11,8 @@ enum {
 
 /* ---- Prefill ---- */
 
-static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n)
+static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert,
+			   const uint32_t *worker, size_t n)
 {
 	struct step_slot *s = &p->slot[PROMPT];
 	uint16_t *required;
@@ -21,21 +22,24 @@ static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m,
 	required = p->required + (size_t)m * p->o.n_experts;
 	for (size_t i = 0; i < n; i++)
 		required[i] = expert != NULL ? expert[i] : (uint16_t)i;
+	for (size_t i = 0; worker != NULL && i < n; i++)
+		where_of(p, s, m)[required[i]] = worker[i];
 	entry_of(p, s, m)->n_required = (uint32_t)n;
 	set_dirty(p, entry_of(p, s, m), n > 0);
 }
 
-void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n)
+void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert,
+			     const uint32_t *worker, size_t n)
 {
 	pthread_mutex_lock(&p->lock);
-	require_locked(p, step, m, expert, n);
+	require_locked(p, step, m, expert, worker, n);
 	pthread_mutex_unlock(&p->lock);
 }
 
 void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m)
 {
 	pthread_mutex_lock(&p->lock);
-	require_locked(p, step, m, NULL, p->o.n_experts);
+	require_locked(p, step, m, NULL, NULL, p->o.n_experts);
 	pthread_mutex_unlock(&p->lock);
 }
 

@@ -25,8 +25,10 @@ struct odm_want {
 	uint64_t epoch;
 };
 
-/* Engine thread: experts [n] that are certain to be needed at (step, m) of a prefill step; not scored. */
-void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n);
+/* Engine thread: experts [n] that are certain to be needed at (step, m) of a prefill step; not scored. worker [n]: the
+ * members that they are dealt to; NULL: it is not known yet. */
+void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert,
+			     const uint32_t *worker, size_t n);
 
 /* odm_predictions_require for all experts of the layer. */
 void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m);

@@ -17,13 +17,19 @@
 #define TICK_MS 50
 #define HEARTBEAT_MS 250
 
+/* As odm_expert_times_guess. */
+#define OF_WEIGHTS(n) \
+	{ \
+		.load = 0.25 * (n), .run = 0.05 * (n), .row = 0.05 * (n) \
+	}
+
 /* A small model: 12 layers, two of eight experts. */
 static const struct odm_layer_shape small = {
-	.row_bytes = 1024, .expert_weights = 3 * 256 * 256, .top_k = 2, .n_experts = 8
+	.row_bytes = 1024, .expert = OF_WEIGHTS(3 * 256 * 256), .top_k = 2, .n_experts = 8
 };
 /* Mixtral 8x7B: an expert takes much longer than its rows on a slow link. */
 static const struct odm_layer_shape large = {
-	.row_bytes = 8192, .expert_weights = 3.0 * 4096 * 14336, .top_k = 2, .n_experts = 8
+	.row_bytes = 8192, .expert = OF_WEIGHTS(3.0 * 4096 * 14336), .top_k = 2, .n_experts = 8
 };
 
 static struct link_cost_link {
@@ -225,51 +231,12 @@ static void what_a_link_costs_is_compared_with_the_work(void **state)
 	assert_int_equal(used(2, ODM_DEAL_MANY), 1);
 }
 
-static void work(uint32_t i, unsigned runs, double took_ns)
-{
-	for (unsigned j = 0; j < runs; j++)
-		odm_link_cost_worked(&link_of[i].cost, &small, ODM_DEAL_FEW, 1, 1, took_ns);
-}
-
-static void one_that_computes_slowly_is_passed_over_and_tried_now_and_then(void **state)
-{
-	unsigned tried = 0;
-
-	(void)state;
-	begin(2);
-	run_ms(&small, 2, 1000);
-	work(0, 100, 0.1 * MS);
-	work(1, 100, 0.15 * MS);
-	run_ms(&small, 2, 1000);
-	assert_int_equal(used(2, ODM_DEAL_FEW), 3);
-	work(1, 1, 300.0 * MS); /* once: anything may have happened */
-	run_ms(&small, 2, 1000);
-	assert_int_equal(used(2, ODM_DEAL_FEW), 3);
-	work(1, 100, 5.0 * MS);
-	run_ms(&small, 2, 1000);
-	assert_int_equal(used(2, ODM_DEAL_FEW), 1);
-	for (int s = 0; s < 240; s++) { /* it stays slow */
-		work(0, 100, 0.1 * MS);
-		run_ms(&small, 2, 1000);
-		if (used(2, ODM_DEAL_FEW) == 3) {
-			tried++;
-			work(1, 4, 5.0 * MS);
-		}
-	}
-	assert_in_range(tried, 3, 9);
-	for (int s = 0; s < 70 && used(2, ODM_DEAL_FEW) != 3; s++)
-		run_ms(&small, 2, 1000);
-	work(1, 50, 0.1 * MS); /* and is quick again */
-	run_ms(&small, 2, 60000);
-	assert_int_equal(used(2, ODM_DEAL_FEW), 3);
-}
-
 static void one_that_is_late_is_out_at_once_and_the_last_one_never(void **state)
 {
 	(void)state;
 	begin(2);
 	run_ms(&small, 2, 2000);
-	odm_link_cost_late(&link_of[1].cost, &small, ODM_DEAL_FEW, 1, 1, 0, now);
+	odm_link_cost_late(&link_of[1].cost);
 	assert_int_equal(used(2, ODM_DEAL_FEW), 1);
 	run_ms(&small, 2, 2000);
 	assert_int_equal(used(2, ODM_DEAL_FEW), 3);
@@ -305,7 +272,6 @@ int main(void)
 		cmocka_unit_test(a_link_that_changes_is_left_and_taken_again),
 		cmocka_unit_test(one_that_loses_packets_is_passed_over),
 		cmocka_unit_test(what_a_link_costs_is_compared_with_the_work),
-		cmocka_unit_test(one_that_computes_slowly_is_passed_over_and_tried_now_and_then),
 		cmocka_unit_test(one_that_is_late_is_out_at_once_and_the_last_one_never),
 		cmocka_unit_test(rows_on_their_way_make_no_link_slow),
 	};

@@ -92,9 +92,9 @@ static void deal_round_robin(void **state)
 	uint32_t worker[4], scratch[ODM_DEAL_SCRATCH(4, 5)];
 
 	(void)state;
-	odm_deal(&g, 3, 0, expert, 4, NULL, NULL, worker, scratch);
+	odm_deal(&g, 3, 0, expert, NULL, 4, NULL, NULL, worker, scratch);
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 2, 4, 0 }), sizeof(worker));
-	odm_deal(&g, 3, 1, expert, 4, NULL, NULL, worker, scratch);
+	odm_deal(&g, 3, 1, expert, NULL, 4, NULL, NULL, worker, scratch);
 	assert_memory_equal(worker, ((uint32_t[]){ 1, 3, 1, 3 }), sizeof(worker));
 }
 
@@ -107,7 +107,7 @@ static void a_large_group_takes_turns(void **state)
 
 	(void)state;
 	for (uint32_t m = 0; m < 12; m++) {
-		odm_deal(&g, 1, m, expert, 2, NULL, NULL, worker, scratch);
+		odm_deal(&g, 1, m, expert, NULL, 2, NULL, NULL, worker, scratch);
 		assert_int_not_equal(worker[0], worker[1]);
 		used[worker[0]]++;
 		used[worker[1]]++;
@@ -124,10 +124,10 @@ static void deal_keeps_what_is_loading(void **state)
 	uint32_t worker[3], scratch[ODM_DEAL_SCRATCH(3, 4)];
 
 	(void)state;
-	odm_deal(&g, 1, 0, a, 2, keep_table, (void *)keep, worker, scratch);
+	odm_deal(&g, 1, 0, a, NULL, 2, keep_table, (void *)keep, worker, scratch);
 	assert_int_equal(worker[1], 0); /* stays */
 	assert_int_equal(worker[0], 2); /* goes to the free one */
-	odm_deal(&g, 1, 0, b, 3, keep_table, (void *)keep, worker, scratch);
+	odm_deal(&g, 1, 0, b, NULL, 3, keep_table, (void *)keep, worker, scratch);
 	assert_int_equal(worker[1], 3); /* even outside the group */
 	assert_int_equal(worker[0], 0);
 	assert_int_equal(worker[2], 2); /* a worker that is not there any more is nobody */
@@ -151,7 +151,7 @@ static void experts_go_to_those_who_have_them(void **state)
 	g.few = 5;
 	g.cost = has_table;
 	g.cost_arg = has;
-	odm_deal(&g, 1, 0, expert, 5, NULL, NULL, worker, scratch);
+	odm_deal(&g, 1, 0, expert, NULL, 5, NULL, NULL, worker, scratch);
 	assert_int_equal(worker[0], 2); /* the one of the group that has it */
 	assert_int_equal(worker[1], 0); /* both have: the one with less */
 	assert_int_equal(worker[2], 1); /* none of the group has it: any that has */
@@ -189,19 +189,19 @@ static void cached_experts_stay_where_they_are(void **state)
 	g.cost = cost_table;
 	g.cost_arg = &t;
 	for (uint32_t m = 0; m < 12; m += 2) { /* nothing is kept: the same everywhere, by number */
-		odm_deal(&g, m, m, a, 2, NULL, NULL, worker, scratch);
+		odm_deal(&g, m, m, a, NULL, 2, NULL, NULL, worker, scratch);
 		assert_true(worker[0] == 2 && worker[1] == 0);
-		odm_deal(&g, m, m, b, 2, NULL, NULL, worker, scratch);
+		odm_deal(&g, m, m, b, NULL, 2, NULL, NULL, worker, scratch);
 		assert_true(worker[0] == 0 && worker[1] == 2); /* not at home: that one has something to do */
 	}
 	t.cost[0][4] = 0;
-	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, scratch);
+	odm_deal(&g, 1, 0, b, NULL, 2, NULL, NULL, worker, scratch);
 	assert_true(worker[0] == 2 && worker[1] == 0); /* resident experts go first */
 	t.cost[0][2] = ODM_COST_LOAD / 2;
-	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, scratch);
+	odm_deal(&g, 1, 0, b, NULL, 2, NULL, NULL, worker, scratch);
 	assert_true(worker[0] == 0 && worker[1] == 0);
 	t.cost[0][1] = t.cost[0][3] = t.cost[0][5] = 0;
-	odm_deal(&g, 1, 0, c, 3, NULL, NULL, worker, scratch);
+	odm_deal(&g, 1, 0, c, NULL, 3, NULL, NULL, worker, scratch);
 	assert_true(worker[0] == 0 && worker[1] == 0 && worker[2] == 0); /* running is cheap */
 }
 
@@ -278,7 +278,7 @@ static void it_is_dealt_to_whom_it_costs_least(void **state)
 		g.homes = g.still = true;
 		g.cost = cost_table;
 		g.cost_arg = &t;
-		odm_deal(&g, 1, 1, expert, 5, NULL, NULL, worker, scratch);
+		odm_deal(&g, 1, 1, expert, NULL, 5, NULL, NULL, worker, scratch);
 		check_deal(&t, expert, worker);
 	}
 }
@@ -316,24 +316,24 @@ static void a_prompt_goes_to_who_keeps_its_experts(void **state)
 	g.cost = kept_table;
 	g.cost_arg = kept;
 	g.homes = true;
-	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch); /* nothing is kept: homes */
+	odm_deal(&g, 1, 5, expert, NULL, 8, NULL, NULL, worker, scratch); /* nothing is kept: homes */
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 1, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
 	kept[0][0] = kept[1][0] = kept[2][2] = kept[3][2] = true;
-	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch); /* no worker has to load two */
+	odm_deal(&g, 1, 5, expert, NULL, 8, NULL, NULL, worker, scratch); /* no worker has to load two */
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 0, 2, 2, 1, 3, 2, 0 }), sizeof(worker));
-	odm_deal(&g, 1, 5, expert, 8, keep_table, (void *)keep, worker, scratch);
+	odm_deal(&g, 1, 5, expert, NULL, 8, keep_table, (void *)keep, worker, scratch);
 	assert_int_equal(worker[1], 3); /* on its way there */
 	assert_int_equal(worker[0], 0);
 	g.homes = false; /* no caches: it does not matter who has what else to do */
-	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch);
+	odm_deal(&g, 1, 5, expert, NULL, 8, NULL, NULL, worker, scratch);
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 1, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
-	odm_deal(&g, 1, 5, expert, 8, keep_table, (void *)keep, worker, scratch);
+	odm_deal(&g, 1, 5, expert, NULL, 8, keep_table, (void *)keep, worker, scratch);
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 3, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
 
 	g.homes = true; /* a worker that keeps everything does not run everything */
 	for (int e = 0; e < 8; e++)
 		kept[e][1] = true;
-	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch);
+	odm_deal(&g, 1, 5, expert, NULL, 8, NULL, NULL, worker, scratch);
 	for (int e = 0; e < 8; e++)
 		n[worker[e]]++;
 	assert_in_range(n[1], 2, 5);
@@ -431,7 +431,7 @@ static void each_goes_where_the_rule_says(void **state)
 			if (random[56 + e] / 100 % 3 != 0)
 				expert[n++] = e;
 		}
-		odm_deal(&g, step, (uint32_t)m, expert, n, keep_table, keep, worker, scratch);
+		odm_deal(&g, step, (uint32_t)m, expert, NULL, n, keep_table, keep, worker, scratch);
 		deal_word_by_word(&g, step, (uint32_t)m, expert, n, keep, expected);
 		assert_memory_equal(worker, expected, n * sizeof(*worker));
 	}
@@ -467,10 +467,10 @@ static void work_grows_with_the_number_of_experts(void **state)
 		g.homes = g.still = i % 2 == 0;
 		g.few = few[i / 2];
 		n_costs = 0;
-		odm_deal(&g, 1, 1, expert, 32, NULL, NULL, worker, scratch);
+		odm_deal(&g, 1, 1, expert, NULL, 32, NULL, NULL, worker, scratch);
 		of_32 = n_costs;
 		n_costs = 0;
-		odm_deal(&g, 1, 1, expert, 256, NULL, NULL, worker, scratch);
+		odm_deal(&g, 1, 1, expert, NULL, 256, NULL, NULL, worker, scratch);
 		assert_true(of_32 >= 32 && of_32 <= 32 * 16);
 		assert_true(n_costs >= 256 && n_costs <= 12 * of_32);
 	}

@@ -367,7 +367,7 @@ static void require(struct prediction_table_world *w)
 	if (l.n == EXPERTS)
 		odm_predictions_require_all(w->p, w->prompt.number, m);
 	else
-		odm_predictions_require(w->p, w->prompt.number, m, l.expert, l.n);
+		odm_predictions_require(w->p, w->prompt.number, m, l.expert, NULL, l.n);
 	if (l.n > 0)
 		w->prompt.required[m] = l;
 	else

@@ -889,9 +889,9 @@ static void prefill_requires_without_scoring(void **state)
 	struct predictions_counted times;
 
 	(void)state;
-	odm_predictions_require(p, 3, 2, all, 4); /* it has not begun */
+	odm_predictions_require(p, 3, 2, all, NULL, 4); /* it has not begun */
 	odm_predictions_begin(p, 3, 0, NULL, 0, false);
-	odm_predictions_require(p, 3, 2, all, 4);
+	odm_predictions_require(p, 3, 2, all, NULL, 4);
 	assert_true(take_want(p, &w));
 	assert_true(w.w.m == 2 && w.w.n == 4);
 	assert_memory_equal(w.expert, all, sizeof(all));

@@ -45,8 +45,8 @@ static void the_prediction_is_dealt_like_the_work(void **state)
 	make(&p);
 	for (uint32_t m = 0; m < 12; m++) {
 		want(&p, 1, m, 2, 2, (const uint16_t[]){ 9, 4 }); /* by rank */
-		odm_deal(&g, 1, m, (const uint16_t[]){ 4, 9 }, 2, NULL, NULL, worker, scratch);
-		odm_want_target_choose(&p, &g, two_slots);
+		odm_deal(&g, 1, m, (const uint16_t[]){ 4, 9 }, NULL, 2, NULL, NULL, worker, scratch);
+		odm_want_target_choose(&p, &g, two_slots, 0);
 		assert_int_equal(p.want.n, 2);
 		assert_int_equal(p.want.worker[0], worker[1]);
 		assert_int_equal(p.want.worker[1], worker[0]);
@@ -62,7 +62,7 @@ static void a_hedge_goes_where_the_last_predicted_expert_is(void **state)
 	(void)state;
 	make(&p);
 	want(&p, 1, 3, 2, 4, (const uint16_t[]){ 9, 4, 5, 6 });
-	odm_want_target_choose(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots, 0);
 	assert_int_equal(p.want.n, 4);
 	assert_int_equal(p.want.worker[2], p.want.worker[1]);
 	assert_int_equal(p.want.worker[3], p.want.worker[0]); /* there is no room at that one any more */
@@ -77,7 +77,7 @@ static void a_member_without_work_comes_first(void **state)
 	(void)state;
 	make(&p);
 	want(&p, 1, 1, 2, 4, (const uint16_t[]){ 1, 2, 3, 4 });
-	odm_want_target_choose(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots, 0);
 	assert_int_equal(p.want.n, 4);
 	for (size_t i = 0; i < 4; i++) {
 		assert_int_equal(p.want.worker[i] % g.n_groups, 1);
@@ -97,10 +97,10 @@ static void without_room_there_is_no_hedge(void **state)
 	(void)state;
 	make(&p);
 	want(&p, 1, 0, 2, 4, (const uint16_t[]){ 1, 2, 3, 4 });
-	odm_want_target_choose(&p, &g, one_slot);
+	odm_want_target_choose(&p, &g, one_slot, 0);
 	assert_int_equal(p.want.n, 2);
 	want(&p, 1, 0, 2, 4, (const uint16_t[]){ 1, 2, 3, 4 });
-	odm_want_target_choose(&p, &g, some);
+	odm_want_target_choose(&p, &g, some, 0);
 	assert_int_equal(p.want.n, 3);
 	assert_int_equal(p.want.worker[2], 1);
 	odm_want_target_fini(&p);
@@ -116,7 +116,7 @@ static void what_is_on_its_way_stays(void **state)
 	(void)state;
 	make(&p);
 	want(&p, 1, 2, 2, 3, (const uint16_t[]){ 1, 2, 3 });
-	odm_want_target_choose(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots, 0);
 	of_1 = p.want.worker[0];
 	of_2 = p.want.worker[1];
 	of_3 = p.want.worker[2];
@@ -124,7 +124,7 @@ static void what_is_on_its_way_stays(void **state)
 	p.want.worker[0] = of_1;
 	p.want.worker[1] = of_3;
 	p.want.worker[2] = of_2;
-	odm_want_target_choose(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots, 0);
 	assert_int_equal(p.want.n, 3);
 	assert_int_equal(p.want.worker[0], of_1);
 	assert_int_equal(p.want.worker[1], of_3);
@@ -134,12 +134,12 @@ static void what_is_on_its_way_stays(void **state)
 	p.want.worker[0] = of_1;
 	p.want.worker[1] = of_2;
 	p.want.worker[2] = of_1;
-	odm_want_target_choose(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots, 0);
 	assert_int_equal(p.want.worker[2], of_1);
 	/* A worker that has left is nobody's. */
 	want(&p, 1, 2, 2, 3, (const uint16_t[]){ 1, 3, 2 });
 	p.want.worker[2] = WORKERS + 5;
-	odm_want_target_choose(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots, 0);
 	for (size_t i = 0; i < p.want.n; i++)
 		assert_true(p.want.worker[i] < WORKERS);
 	odm_want_target_fini(&p);
@@ -156,7 +156,7 @@ static void many_experts_lie_over_all_workers(void **state)
 	for (uint16_t i = 0; i < EXPERTS; i++)
 		all[i] = i;
 	want(&p, 1, 2, EXPERTS, EXPERTS, all);
-	odm_want_target_choose(&p, &g, two_slots);
+	odm_want_target_choose(&p, &g, two_slots, 0);
 	assert_int_equal(p.want.n, EXPERTS);
 	for (uint16_t i = 0; i < EXPERTS; i++)
 		assert_int_equal(p.want.worker[i], odm_worker_of_many(&g, 2, i));
@@ -211,7 +211,7 @@ static void who_must_hear_of_it(void **state)
 		for (size_t i = 0; i < n; i++)
 			for (size_t j = 0; j < w->n_before; j++)
 				w->worker[i] = w->expert_before[j] == all[i] ? w->worker_before[j] : w->worker[i];
-		odm_want_target_choose(&p, &g, two_slots);
+		odm_want_target_choose(&p, &g, two_slots, 0);
 		for (uint32_t at = 0; at < WORKERS; at++) {
 			uint16_t now[EXPERTS], before[EXPERTS];
 			const size_t a = list_of(at, w->expert, w->worker, w->n, now);

@@ -38,7 +38,8 @@ static int deal(struct cache_world *w, struct od_err *err)
 	for (size_t i = 0; i < r->n_visits; i++) {
 		const struct cache_visit *v = &r->visit[i];
 
-		odm_deal(&groups, v->step, v->m, r->expert + v->first, v->n, NULL, NULL, w->worker + v->first, scratch);
+		odm_deal(&groups, v->step, v->m, r->expert + v->first, NULL, v->n, NULL, NULL, w->worker + v->first,
+			 scratch);
 	}
 	free(scratch);
 	return OD_OK;
@@ -214,7 +215,8 @@ static const uint32_t *deal_visit(const struct cache_replay *p, const struct cac
 {
 	if (p->s->rule == CACHE_BELADY)
 		return p->w->worker + v->first;
-	odm_deal(&p->groups, v->step, v->m, p->w->routes->expert + v->first, v->n, NULL, NULL, p->worker, p->scratch);
+	odm_deal(&p->groups, v->step, v->m, p->w->routes->expert + v->first, NULL, v->n, NULL, NULL, p->worker,
+		 p->scratch);
 	return p->worker;
 }
 

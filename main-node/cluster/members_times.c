@@ -1,0 +1,259 @@
+#include "main-node/cluster/members_internal.h"
+
+#include "common/base/log.h"
+#include "common/model/config.h"
+#include "main-node/cluster/deal_homes.h"
+#include "main-node/cluster/members_times.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Decides whether workers are alike, and estimates their times. Times of busy machines scatter, so a difference counts
+ * only beyond their spread, and beyond what scheduling costs. */
+
+#define UNLIKE 1.2 /* times the quickest worker's */
+#define ALIKE 1.1 /* until then workers that were not alike are not alike */
+#define SPREADS 2.0
+#define SLACK_NS (0.3 * OD_NS_PER_MS) /* an expert's */
+#define SLACK_ROWS 16
+#define ALIKE_CHECKS 8 /* in a row: 2 s */
+#define OTHER_CACHE 0.75 /* share of the largest one */
+#define TELL_RATIO 1.6 /* times what was told */
+#define TELL_CHECKS 4 /* in a row */
+#define HEADER_BYTES 200.0
+#define MOST_BYTES 8 /* a weight; a worker may say nonsense */
+
+/* The quickest worker's, by kind. */
+struct best_times {
+	double ns[ODM_N_TIMES], spread[ODM_N_TIMES];
+	uint32_t n_workers, most_cached;
+};
+
+static bool counts(const struct member *m)
+{
+	return m->host.role == OD_NODE_WORKER && m->state == M_READY && !m->distrusted;
+}
+
+static struct best_times find_best(const struct odm_members *ms)
+{
+	struct best_times best = { 0 };
+
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct member *m = ms->listed[i];
+
+		if (!counts(m))
+			continue;
+		best.n_workers++;
+		best.most_cached = m->cache_experts > best.most_cached ? m->cache_experts : best.most_cached;
+		for (int kind = 0; kind < ODM_N_TIMES; kind++) {
+			const struct odm_time_samples *s = &m->times.of[kind];
+			const double ns = odm_time_median(s);
+
+			if (odm_time_known(s) && (best.ns[kind] == 0 || ns < best.ns[kind])) {
+				best.ns[kind] = ns;
+				best.spread[kind] = odm_time_spread(s);
+			}
+		}
+	}
+	return best;
+}
+
+/* units: the expert has so many, and the time is that of one. */
+static double one_time(const struct member *m, const struct best_times *best, enum odm_time kind, double units,
+		       double guess, uint64_t now)
+{
+	if (odm_time_known(&m->times.of[kind]))
+		return odm_time_estimate(&m->times.of[kind], best->ns[kind], units, best->n_workers, now);
+	return best->ns[kind] > 0 ? best->ns[kind] : guess;
+}
+
+static struct odm_expert_times times_of(const struct odm_members *ms, const struct member *m,
+					const struct best_times *best, uint64_t now)
+{
+	const struct odm_expert_times guess = odm_expert_times_guess(ms->expert_weights);
+	struct odm_expert_times t;
+
+	t.load = one_time(m, best, ODM_TIME_LOAD, ms->load_bytes, guess.load / ms->load_bytes, now) * ms->load_bytes;
+	t.run = one_time(m, best, ODM_TIME_RUN, 1, guess.run, now);
+	t.row = one_time(m, best, ODM_TIME_ROW, SLACK_ROWS, t.run / (best->ns[ODM_TIME_RUN] > 0 ? ODM_ROWS_OF_RUN : 1),
+			 now);
+	return t;
+}
+
+static bool is_slower(const struct odm_members *ms, const struct member *m, const struct best_times *best,
+		      enum odm_time kind)
+{
+	const double slack = kind == ODM_TIME_LOAD ? SLACK_NS / ms->load_bytes :
+			     kind == ODM_TIME_RUN  ? SLACK_NS :
+						     SLACK_NS / SLACK_ROWS;
+	const struct odm_time_samples *s = &m->times.of[kind];
+	const double more = odm_time_median(s) - best->ns[kind] * (ms->uneven ? ALIKE : UNLIKE),
+		     noise = SPREADS * (odm_time_spread(s) + best->spread[kind]) + slack;
+
+	return odm_time_known(s) && more > (ms->uneven ? noise / 2 : noise);
+}
+
+static bool is_unlike(const struct odm_members *ms, const struct member *m, const struct best_times *best)
+{
+	bool slower = m->cost.unlike || m->cache_experts < OTHER_CACHE * best->most_cached;
+
+	for (int kind = 0; kind < ODM_N_TIMES; kind++)
+		slower = slower || is_slower(ms, m, best, (enum odm_time)kind);
+	return slower;
+}
+
+/* Homes change only if shares do clearly, so that noise moves no expert. */
+static void choose_homes(struct odm_members *ms, const struct best_times *best)
+{
+	struct odm_home_share *h = ms->home;
+	uint32_t n = 0;
+	bool other = false;
+
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		struct member *m = ms->listed[i];
+
+		if (counts(m))
+			h[n++] = (struct odm_home_share){ .times = times_of(ms, m, best, od_now_ns()),
+							  .capacity =
+								  (double)m->cache_experts / (double)ms->cached_bytes };
+		else
+			m->home = 0;
+	}
+	odm_share_homes(h, n, ms->cached_bytes);
+	n = 0;
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		if (counts(ms->listed[i]))
+			other = other || odm_home_differs(ms->listed[i]->home, h[n++].share);
+	n = 0;
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		if (counts(ms->listed[i]) && other)
+			ms->listed[i]->home = h[n++].share;
+}
+
+static uint32_t count_cached(const struct odm_members *ms, const struct member *m)
+{
+	uint32_t n = 0;
+
+	for (size_t i = 0; m->pub.cache && i < ms->cached_bytes; i++)
+		n += m->cached[i] == 1;
+	return n;
+}
+
+bool odm_members_compare(struct odm_members *ms)
+{
+	const bool was = ms->uneven;
+	struct best_times best;
+	bool unlike = false;
+
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		struct member *m = ms->listed[i];
+		const uint32_t n = count_cached(ms, m);
+
+		m->cache_experts = n > m->cache_experts ? n : m->cache_experts;
+	}
+	best = find_best(ms);
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		unlike = unlike || (counts(ms->listed[i]) && is_unlike(ms, ms->listed[i], &best));
+	ms->alike_checks = unlike ? 0 : ms->alike_checks + (ms->alike_checks < ALIKE_CHECKS);
+	ms->uneven = best.n_workers > 1 && (unlike || (was && ms->alike_checks < ALIKE_CHECKS));
+	ms->shape.expert = odm_expert_times_guess(ms->expert_weights);
+	if (best.ns[ODM_TIME_LOAD] > 0)
+		ms->shape.expert.load = best.ns[ODM_TIME_LOAD] * ms->load_bytes;
+	if (best.ns[ODM_TIME_RUN] > 0)
+		ms->shape.expert.run = best.ns[ODM_TIME_RUN];
+	if (best.ns[ODM_TIME_ROW] > 0)
+		ms->shape.expert.row = best.ns[ODM_TIME_ROW];
+	if (ms->uneven && best.most_cached > 0)
+		choose_homes(ms, &best);
+	return ms->uneven != was;
+}
+
+/* How much longer it takes than the quickest one, by what it differs in most. */
+static double ratio_of(const struct odm_members *ms, const struct member *m, const struct best_times *best)
+{
+	double ratio = 1;
+
+	for (int kind = 0; kind < ODM_N_TIMES; kind++)
+		if (odm_time_known(&m->times.of[kind]))
+			ratio = fmax(ratio, odm_time_median(&m->times.of[kind]) / best->ns[kind]);
+	return ms->uneven ? ratio : 1;
+}
+
+void odm_members_tell_times(struct odm_members *ms)
+{
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		struct member *m = ms->listed[i];
+		struct odm_expert_times t;
+		struct best_times best;
+		char name[300];
+		double ratio;
+
+		if (m->host.role != OD_NODE_WORKER || m->state != M_READY)
+			continue;
+		pthread_mutex_lock(&ms->lock);
+		best = find_best(ms);
+		ratio = ratio_of(ms, m, &best);
+		t = times_of(ms, m, &best, m->times.of[ODM_TIME_RUN].last_ns);
+		pthread_mutex_unlock(&ms->lock);
+		m->other_ratio = ratio < m->told_ratio * TELL_RATIO && ratio * TELL_RATIO > m->told_ratio ?
+					 0 :
+					 m->other_ratio + 1;
+		if (m->other_ratio < TELL_CHECKS)
+			continue;
+		od_log(OD_LOG_INFO,
+		       "%s takes %.1f times as long as the quickest worker (load of an expert %.1f ms, run %.2f ms): it gets %s work",
+		       odm_member_name(m, name, sizeof(name)), ratio, t.load / OD_NS_PER_MS, t.run / OD_NS_PER_MS,
+		       ratio > m->told_ratio ? "less" : "more");
+		m->told_ratio = ratio;
+		m->other_ratio = 0;
+	}
+}
+
+/* ---- Any thread ---- */
+
+double odm_members_expect(struct odm_members *ms, uint32_t id, uint32_t n, uint32_t pairs, double bytes)
+{
+	struct odm_expert_times t;
+	struct best_times best;
+	double link_ns;
+
+	pthread_mutex_lock(&ms->lock);
+	best = find_best(ms);
+	t = times_of(ms, ms->member[id], &best, 0);
+	link_ns = odm_link_cost_latency(&ms->member[id]->cost) + bytes * odm_link_cost_byte(&ms->member[id]->cost);
+	pthread_mutex_unlock(&ms->lock);
+	return link_ns + n * (t.load + odm_expert_run_ns(&t, (double)pairs / n));
+}
+
+void odm_members_worked(struct odm_members *ms, uint32_t id, const struct odm_layer_report *r)
+{
+	pthread_mutex_lock(&ms->lock);
+	odm_times_add(&ms->member[id]->times, r, od_now_ns());
+	if (r->n_loads > 0 && (double)r->loaded_bytes < MOST_BYTES * ms->expert_weights * r->n_loads)
+		ms->load_bytes += ((double)r->loaded_bytes / r->n_loads - ms->load_bytes) / 16;
+	pthread_mutex_unlock(&ms->lock);
+}
+
+void odm_members_times(struct odm_members *ms, const struct odm_member *worker, uint32_t n,
+		       struct odm_deal_times *times)
+{
+	const uint64_t now = od_now_ns();
+	struct best_times best;
+
+	pthread_mutex_lock(&ms->lock);
+	best = find_best(ms);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct member *m = ms->member[worker[i].id];
+		const double byte = odm_link_cost_byte(&m->cost);
+
+		times[i] = (struct odm_deal_times){
+			.id = worker[i].id,
+			.expert = times_of(ms, m, &best, now),
+			.link = odm_link_cost_latency(&m->cost) + 2 * HEADER_BYTES * byte,
+			.row_link = 2 * byte * ms->shape.row_bytes,
+			.home = m->home,
+			.slots = worker[i].slots,
+		};
+	}
+	pthread_mutex_unlock(&ms->lock);
+}

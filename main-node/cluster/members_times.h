@@ -1,0 +1,17 @@
+/* members_times.h - what workers take for their work (worker_times.h), as the engine learns and uses it.
+ *
+ * Thread: as each function says; a monitor (members.h). Owner: the cluster. */
+#ifndef ODM_MEMBERS_TIMES_H
+#define ODM_MEMBERS_TIMES_H
+
+#include "main-node/cluster/members.h"
+
+/* Engine thread: how long n experts with so many rows (pairs) and bytes (both ways) should take this worker. */
+double odm_members_expect(struct odm_members *ms, uint32_t id, uint32_t n, uint32_t pairs, double bytes);
+/* Engine thread: what it reports of a layer. */
+void odm_members_worked(struct odm_members *ms, uint32_t id, const struct odm_layer_report *r);
+/* Any thread: what the workers [n] take, to deal by. */
+void odm_members_times(struct odm_members *ms, const struct odm_member *worker, uint32_t n,
+		       struct odm_deal_times *times);
+
+#endif

@@ -1,0 +1,42 @@
+/* want_backlog.h - loads that are ordered by WANTs and not over, for dealing between workers that are not alike: when
+ * each worker could begin another load.
+ *
+ * A worker loads what it is sent in the order of layers, one expert after the other, and holds as many as it has slots
+ * until their layers have run. When a layer runs follows from the time that layers took lately. So a quick worker with
+ * one slot is not given every layer's experts, and a slow worker gets what it can load in time.
+ * Thread: one at a time. Owner: odm_backlog_init ... odm_backlog_fini by the caller. Times in ns. */
+#ifndef ODM_WANT_BACKLOG_H
+#define ODM_WANT_BACKLOG_H
+
+#include "common/base/status.h"
+#include "main-node/cluster/placement.h"
+
+struct odm_backlog_load {
+	uint64_t step, ordered_ns;
+	uint32_t m, id; /* id: the worker's */
+	double load_ns;
+};
+
+struct odm_backlog {
+	struct odm_backlog_load *load; /* [n of max] in the order of their layers */
+	size_t n, max;
+	double *path; /* [max_workers]: scratch */
+	/* The router has chosen in this layer at this time; the time between two layers. */
+	uint64_t step, reached_ns;
+	uint32_t m, n_moe;
+	double layer_ns; /* 0: not known */
+};
+
+OD_MUST_CHECK int odm_backlog_init(struct odm_backlog *b, uint32_t max_workers, struct od_err *err);
+void odm_backlog_fini(struct odm_backlog *b); /* all zero is fine */
+
+/* The router of (step, m) has chosen: what was ordered up to this layer is over. */
+void odm_backlog_reached(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t n_moe, uint64_t now);
+/* Sets begin, layer, held and freed of the workers times [n_workers] for loads of (step, m). slots [n_workers]. */
+void odm_backlog_begin(struct odm_backlog *b, uint64_t step, uint32_t m, const uint32_t *slots,
+		       struct odm_deal_times *times, uint32_t n_workers, uint64_t now);
+/* Loads of (step, m) are void; odm_backlog_add adds those that are ordered now. */
+void odm_backlog_clear(struct odm_backlog *b, uint64_t step, uint32_t m);
+void odm_backlog_add(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t id, double load_ns, uint64_t now);
+
+#endif
