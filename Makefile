@@ -98,6 +98,6 @@ distclean: clean
 
 help:
 	@sed -n '1,3p' Makefile | cut -c3-
-	@echo "Targets: all deps demo format check check-all check-ci check-arm64 check-blocks check-cuda check-deb check-debian11 check-far check-page check-ptx check-reference check-source api-clients clients deb image pages gpu-check hostile-schemas mutations random-schemas schema-suite soak soak-drafts soak-freeze soak-serve stranger fuzz fuzz-page fuzz-smoke fuzz-run install uninstall clean"
+	@echo "Targets: all deps demo format check check-all check-ci check-arm64 check-blocks check-cuda check-deb check-debian11 check-far check-page check-ptx check-reference check-source api-clients clients deb image pages gpu-check hostile-schemas mutations random-schemas schema-suite soak soak-drafts soak-freeze soak-serve stranger testbed fuzz fuzz-page fuzz-smoke fuzz-run install uninstall clean"
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

@@ -27,3 +27,14 @@ libodb_SRCS += $(addprefix tests/bench/report/,ablate_report.c ablate_summary.c 
 	recall_report.c)
 libodb_SRCS += $(addprefix tests/bench/synth/,bench_synth.c synth_family.c synth_files.c synth_model.c synth_weights.c)
 libodb_SRCS += $(addprefix tests/conform/,bench_conform.c golden_compare.c golden_file.c)
+
+# OD-MoE's ten machines on this one: half an hour, as root, on a machine that does nothing else. TESTBED: options of
+# od_moe_testbed.py.
+$(B)/tests/od-shadow-wrong: $(call obj,$(od-shadow_SRCS) tests/bench/live/wrong_predictions.c) $(B)/libods.a $(B)/libod.a
+	@mkdir -p $(@D)
+	@echo "LD      $@"
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) -Wl,--wrap=ods_publisher_sink $(LDFLAGS) -o $@ $^ $(LIBS)
+
+.PHONY: testbed
+testbed: programs $(B)/lib/libod_paced.so $(B)/tests/od-shadow-wrong
+	@B=$(B) tests/bench/live/od_moe_testbed.py $(TESTBED)

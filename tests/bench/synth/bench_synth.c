@@ -26,8 +26,9 @@
 #define MAX_FAMILIES 16
 #define SEED_MAX 0x1p53 /* whole numbers that every reader of JSON keeps */
 
-enum preset { PRESET_NONE, PRESET_TINY, PRESET_SMALL, PRESET_MEDIUM, PRESET_8X7B, PRESET_8X22B };
-static const char *const preset_names[] = { "none", "tiny", "small", "medium", "mixtral-8x7b", "mixtral-8x22b", NULL };
+enum preset { PRESET_NONE, PRESET_TINY, PRESET_SMALL, PRESET_MEDIUM, PRESET_THIN, PRESET_8X7B, PRESET_8X22B };
+static const char *const preset_names[] = { "none", "tiny",	    "small",	     "medium",
+					    "thin", "mixtral-8x7b", "mixtral-8x22b", NULL };
 static const struct synth_model presets[] = {
 	[PRESET_NONE] = { .ctx = 4096 },
 	/* 1.8 MB, 220 MB and 3.0 GB in BF16: for tests, for a laptop's cluster, more than a last-level cache. */
@@ -58,6 +59,18 @@ static const struct synth_model presets[] = {
 			    .kv_heads = 4,
 			    .vocab = 32000,
 			    .ctx = 8192 },
+	/* Mixtral 8x7B's layers, experts and rows on the wire, but so little to compute that a few cores can play ten
+	 * machines (od_moe_testbed.py). */
+	[PRESET_THIN] = { .layers = 32,
+			  .hidden = 4096,
+			  .intermediate = 16,
+			  .experts = 8,
+			  .top_k = 2,
+			  .heads = 8,
+			  .kv_heads = 8,
+			  .head_dim = 16,
+			  .vocab = 512,
+			  .ctx = 1024 },
 	[PRESET_8X7B] = { .layers = 32,
 			  .hidden = 4096,
 			  .intermediate = 14336,
@@ -464,6 +477,8 @@ static int complete(struct synth_options *o, struct od_err *err)
 			return od_fail(err, OD_ERR_ARG, "--%s is missing; give it, or start from a --preset",
 				       setting[i].option);
 	}
+	if (m->head_dim == 0)
+		m->head_dim = p->head_dim;
 	if (m->head_dim == 0) {
 		if (m->hidden % m->heads != 0)
 			return od_fail(err, OD_ERR_ARG,
@@ -509,7 +524,7 @@ static int parse(struct synth_options *o, int argc, char **argv, struct od_err *
 	const struct od_arg table[] = {
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Shape", 0, 0, NULL },
 		{ "preset", OD_ARG_CHOICE, &o->preset, "NAME",
-		  "base shape: tiny, small, medium, mixtral-8x7b or mixtral-8x22b; the "
+		  "base shape: tiny, small, medium, thin, mixtral-8x7b or mixtral-8x22b; the "
 		  "options below override it",
 		  0, 0, preset_names },
 		{ "family", OD_ARG_CHOICE, &o->family, "NAME", families_help, 0, 0, families },

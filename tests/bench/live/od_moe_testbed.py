@@ -1,0 +1,342 @@
+#!/usr/bin/env python3
+"""OD-MoE's ten machines (arXiv 2512.03927, section 4.1) on this one: a main, a shadow and eight workers, each a network namespace with a
+link of 1 Gbit/s (tbf; its delay is that of veth), with the daemons as they are. Each computes on a paced device
+(tests/gpu/paced_device.h), which takes the time of that machine's; the model has Mixtral 8x7B's layers, experts and rows on the wire,
+and little to compute (od-bench synth --preset thin). Needs root and iproute2; make testbed builds what it runs.
+
+    od_moe_testbed.py [--parts table,calibrate,fig8,fig9,fig10] [--stretch 1,4,10] [--json FILE]
+    od_moe_testbed.py --setting '{"load": 11.1, "slots": 2}' [--stretch 4] [--tokens 32] [--prompt 16] [--trace FOLDER]
+
+--parts: what to measure; default: all, half an hour. The rest of the machine must be idle.
+--stretch: of the table: all times, and the links, are so many times slower; figures are divided by it again. What differs between
+stretches is this machine's own time.
+--setting: one run alone, of the paper's setting but for what is given (see `setting`), with its figures as JSON; --trace: what every
+process did (docs/BENCHMARKS.md)."""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "integ"))
+from cluster_util import BIN, TMP, tool  # noqa: E402
+from netns_lan import Lan, Node, Unavailable, tc  # noqa: E402
+
+BUILD = os.path.abspath(os.path.join(BIN, ".."))
+WORKERS = [f"w{i}" for i in range(8)]
+NODES = {"main": 1, "shadow0": 2, **{w: 11 + i for i, w in enumerate(WORKERS)}}
+LAYERS, TOP_K = 32, 2
+LINK_BITS = 1e9
+WRONG = 0.0266  # of the predicted experts: the paper's recall is 97.34%
+
+# Milliseconds of one layer, or of one expert.
+CACHED = 1000 / 4.89 / LAYERS  # all experts cached: 4.89 tokens a second
+RUN = 0.75  # an FP32 expert, 704.6 MB, from an RTX 3090's memory, 936 GB/s
+MAIN = CACHED - TOP_K * RUN  # the rest of a cached layer
+LOAD_FP32 = 34 - RUN  # the paper's 1,088 ms of TTFT that do not depend on the prompt are 32 times 34 ms
+LOAD_PLANES = LOAD_FP32 / 3  # BF16 is half of FP32, and its exponents are coded: two thirds of that
+SHADOW = CACHED / 2.2
+
+PAPER = [  # Table 2, quoted: TTFT of 16 and 128 tokens, tokens a second, GB of GPU memory
+    ("Mixtral Offloading", 1716, 1973, 2.24, "11"), ("MoE-Infinity", 5541, 6696, 0.69, "21.5"), ("HOBBIT", 5462, 5897, 0.79, "22"),
+    ("AdapMoE", 1387, 1387, 3.13, "8"), ("Transformers, all cached", 386, 448, 4.89, "180"), ("llama.cpp", 2017, 6560, 0.82, "none"),
+    ("OD-MoE", 1345, 3143, 3.69, "60: main 7, shadow 45, worker 1")]
+
+
+def setting(**changed):
+    """The paper's, but for what is changed. wrong: share of the shadow's predictions that are replaced by others."""
+    s = {"resident": False, "main": MAIN, "load": LOAD_FP32, "shadow": SHADOW, "wrong": WRONG, "precision": "bf16", "slots": 1,
+         "departure": "late", "hedge": 0, "draft": "off", "predictor": "shadow", "profile": "f32", "align_token": 1, "align_kv": 1}
+    assert set(changed) <= set(s), f"known settings: {', '.join(s)}"
+    return {**s, **changed}
+
+
+OURS = {"departure": "early", "slots": 2}
+PLANES = {**OURS, "load": LOAD_PLANES}
+TABLE = [
+    ("All experts cached (od-main --resident)", setting(resident=True, main=CACHED, predictor="none")),
+    ("OD-MoE's setting, FP32 loads", setting()),
+    ("the same, all predictions right", setting(wrong=0)),
+    ("od-moe, FP32 loads", setting(**OURS, load=LOAD_FP32)),
+    ("od-moe, BF16 planes", setting(**PLANES)),
+    ("od-moe, BF16 planes and rows", setting(**PLANES, profile="bf16")),
+    ("od-moe, FP32 loads, drafts", setting(**OURS, load=LOAD_FP32, draft="auto")),
+    ("od-moe, BF16 planes, drafts", setting(**PLANES, draft="auto")),
+    ("od-moe, BF16 planes and rows, drafts", setting(**PLANES, profile="bf16", draft="auto")),
+]
+
+
+class TestbedNode(Node):
+    """A daemon on a paced device. wrong: $OD_WRONG."""
+
+    def __init__(self, testbed, name, program, options, wrong):
+        self.testbed, self.program, self.wrong = testbed, program, wrong
+        super().__init__(testbed.lan, name, "--device", "cuda", *options, pack_dir=testbed.pack)
+
+    def start(self):
+        env = {**self.testbed.environment(self.name), "OD_WRONG": self.wrong}
+        r, w = os.pipe()
+        argv = ["ip", "netns", "exec", self.lan.name(self.name), self.program, "--insecure", "--pack", self.pack_dir, "--threads", 1,
+                "--ready-fd", w, "--die-with-parent", os.getpid(), *self.always]
+        self.process = subprocess.Popen(list(map(str, argv)), pass_fds=[w], stdin=subprocess.DEVNULL, stdout=self.log,
+                                        stderr=subprocess.STDOUT, env=env)
+        os.close(w)
+        with os.fdopen(r) as f:
+            if not f.readline():
+                raise AssertionError(f"{self.name} did not start: {open(self.log.name).read()[-2000:]}")
+
+
+class Testbed:
+    """Ten hosts. Machines change while their daemons run, by their files of words; od-main starts for every setting."""
+
+    def __init__(self, pack, load_bytes, seed=1, trace=None, verbose=False):
+        self.pack, self.load_bytes, self.seed, self.trace, self.verbose = pack, load_bytes, seed, trace, verbose
+        self.lan = Lan("odtb", "10.213.80", NODES)
+        self.nodes, self.stretch = {}, 0
+        self.hosts = {}
+        for name, lines in (("all", WORKERS + ["shadow0"]), ("workers", WORKERS)):
+            self.hosts[name] = os.path.join(TMP, f"{name}.txt")
+            with open(self.hosts[name], "w") as f:
+                f.write("".join(f"{'shadow' if n == 'shadow0' else 'worker'} {self.lan.address(n)}\n" for n in lines))
+
+    def shape(self, stretch):
+        """The burst is a quarter of a millisecond, so that late timers do not make links slower."""
+        if stretch == self.stretch:
+            return
+        self.stretch = stretch
+        rate = LINK_BITS / stretch
+        for node in NODES:
+            for where, device in ((self.lan.name(node), "eth0"), (self.lan.switch, node)):
+                if not tc("-n", where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{rate:.0f}bit", "burst",
+                          f"{max(3100, rate / 8 / 4000):.0f}", "latency", "50ms"):
+                    raise Unavailable("cannot shape links with tc here")
+
+    def environment(self, node):
+        return {**os.environ, "OD_CUDA_PLUGIN": os.path.join(BUILD, "lib", "libod_paced.so"), "OD_PACED": "@" + self.words(node)}
+
+    @staticmethod
+    def words(node):
+        return os.path.join(TMP, f"{node}.words")
+
+    def pace(self, node, words):
+        with open(self.words(node) + ".new", "w") as f:
+            f.write(f"{words} stretch={self.stretch}\n")
+        os.rename(self.words(node) + ".new", self.words(node))
+
+    def start(self, node, program, *options, wrong=""):
+        kept = (program, options, wrong)
+        d = self.nodes.get(node)
+        if d is not None and d.kept == kept:
+            return
+        if d is not None:
+            d.kill()
+            d.forget()
+        d = self.nodes[node] = TestbedNode(self, node, program, options, wrong)
+        d.kept = kept
+
+    def traced(self, node):
+        return ["--trace", os.path.join(self.trace, f"{node}.json")] if self.trace else []
+
+    def start_all(self, s):
+        self.pace("main", f"layer={s['main']}ms")
+        self.pace("shadow0", f"layer={s['shadow']}ms" if s["shadow"] else "")
+        for w in WORKERS:
+            self.pace(w, f"read={self.load_bytes / s['load'] * 1000:.0f} expert={RUN}ms")
+        if s["resident"]:
+            return
+        for w in WORKERS:
+            self.start(w, os.path.join(BIN, "od-worker"), "--slots", s["slots"], "--read-threads", 1, "--load-threads", 1,
+                       *self.traced(w))
+        if s["predictor"] == "shadow":
+            self.start("shadow0", os.path.join(BUILD, "tests", "od-shadow-wrong"), "--precision", s["precision"], "--departure",
+                       s["departure"], *self.traced("shadow0"), wrong=f"{s['wrong']} {TOP_K} {self.seed}")
+        time.sleep(0.1)  # devices look at their files every 20 ms
+
+    def write(self, s, texts):
+        """texts: pairs of prompt and tokens. od-main's JSON of each."""
+        self.start_all(s)
+        with open(os.path.join(TMP, "texts.jsonl"), "w") as f:
+            for prompt, tokens in texts:
+                f.write(json.dumps({"prompt": prompt, "max_tokens": tokens}) + "\n")
+        where = ["--resident"] if s["resident"] else [
+            "--insecure", "--workers", self.hosts["all" if s["predictor"] == "shadow" else "workers"], "--predictor", s["predictor"],
+            "--hedge", s["hedge"], "--draft", s["draft"], "--align-token", s["align_token"], "--align-kv", s["align_kv"]]
+        argv = [os.path.join(BIN, "od-main"), "--pack", self.pack, "--device", "cuda", "--threads", 1, "--json", "--ignore-eos",
+                "--profile", s["profile"], "--temperature", 1, "--prompts", f.name, *self.traced("main"), *where]
+        p = subprocess.run(["ip", "netns", "exec", self.lan.name("main"), *map(str, argv)], capture_output=True, text=True,
+                           env=self.environment("main"))
+        results = [json.loads(line) for line in p.stdout.splitlines()]
+        if p.returncode != 0 or len(results) != len(texts):
+            sys.exit(f"od-main: {p.stderr}\n{p.stdout[-2000:]}")
+        if self.verbose:
+            print(p.stderr, file=sys.stderr)
+        self.not_used = p.stderr.count("is connected but not used")
+        return results
+
+    def close(self):
+        for d in self.nodes.values():
+            d.kill()
+            d.forget()
+        self.lan.close()
+
+
+def prompt(tokens, seed):
+    """So many with the begin of text: a letter is a token."""
+    x, text = (seed + 1) * 2654435761 % 2**32, ""
+    for _ in range(tokens - 1):
+        x = (x * 1664525 + 1013904223) % 2**32
+        text += "abcdefghijklmnop"[x >> 16 & 15]
+    return text
+
+
+def figures(results, stretch):
+    """Of these texts together, as an unstretched cluster would have them."""
+    total = {k: sum(r[k] for r in results) for k in (
+        "tokens", "decode_s", "ttft_s", "expert_uses", "predicted_uses", "recalled_uses", "served_in_time", "decode_layers", "stall_s",
+        "experts_s", "drafted_tokens", "accepted_tokens", "loads", "loaded_bytes")}
+    later = total["tokens"] - len(results)
+    per_layer = 1e3 / stretch / max(1, total["decode_layers"])
+    return {"tok_per_s": round(later / total["decode_s"] * stretch, 3) if later else None,
+            "ttft_ms": round(total["ttft_s"] / len(results) * 1e3 / stretch, 1),
+            "output_tok_per_s": round(total["tokens"] / (total["ttft_s"] + total["decode_s"]) * stretch, 3),
+            "recall": round(total["recalled_uses"] / total["predicted_uses"], 4) if total["predicted_uses"] else None,
+            "in_time": round(total["served_in_time"] / total["expert_uses"], 4) if total["expert_uses"] else None,
+            "stall_ms": round(total["stall_s"] * per_layer, 3), "experts_ms": round(total["experts_s"] * per_layer, 3),
+            "drafted": total["drafted_tokens"], "accepted": total["accepted_tokens"], "tokens": total["tokens"],
+            "bytes_a_load": round(total["loaded_bytes"] / max(1, total["loads"]))}
+
+
+class Bench:
+    def __init__(self, args):
+        self.args = args
+        self.report = {}
+        self.pack = args.pack or self.make_pack()
+        self.testbed = Testbed(self.pack, 1e6, args.seed, args.trace, args.verbose)
+        self.testbed.shape(1)
+        # What a load brings, so that a load's time can be given: padding of stored experts is not put.
+        self.testbed.load_bytes = figures(self.testbed.write(setting(load=0.01, main=0, shadow=0), [(prompt(16, 0), 4)]), 1)["bytes_a_load"]
+
+    @staticmethod
+    def make_pack():
+        folder = os.path.join(TMP, "thin")
+        tool("od-bench", "synth", folder, "--preset", "thin")
+        tool("od-pack", folder, folder + ".pack")
+        return folder + ".pack"
+
+    def measure(self, s, texts, stretch, skip=0):
+        """skip: the first texts only warm up."""
+        self.testbed.shape(stretch)
+        results = self.testbed.write(s, texts)[skip:]
+        return {**figures(results, stretch), "not_used": self.testbed.not_used}, results
+
+    def say(self, text):
+        print(text, flush=True)
+
+    # ---- Table 2 ----
+
+    def table(self):
+        tokens = {1: 64, 4: 40, 10: 12}
+        for name, s in TABLE:
+            for stretch in self.args.stretches:
+                n = tokens.get(stretch, 32)
+                both, r = self.measure(s, [(prompt(16, 9), 8), (prompt(16, 1), n), (prompt(128, 2), n)], stretch, skip=1)
+                row = {**both, "ttft_16_ms": round(r[0]["ttft_s"] * 1e3 / stretch, 1), "ttft_128_ms": round(r[1]["ttft_s"] * 1e3 / stretch, 1)}
+                self.report.setdefault("table", {}).setdefault(name, {})[f"{stretch:g}"] = row
+                print(f"{name}, stretch {stretch:g}: {json.dumps(row)}", file=sys.stderr, flush=True)
+        self.print_table()
+
+    def print_table(self):
+        cached = self.report["table"][TABLE[0][0]]
+        self.say("| | stretch | tokens/s | of cached | TTFT 16 (ms) | TTFT 128 (ms) | GPU memory (GB) |\n|---|---|---|---|---|---|---|")
+        for name, ttft16, ttft128, speed, memory in PAPER:
+            self.say(f"| {name} (quoted) | | {speed:.2f} | {speed / 4.89:.3f} | {ttft16} | {ttft128} | {memory} |")
+        for name, rows in self.report["table"].items():
+            for stretch, r in rows.items():
+                self.say(f"| {name} | {stretch} | {r['tok_per_s']:.2f} | {r['tok_per_s'] / cached[stretch]['tok_per_s']:.3f} | "
+                         f"{r['ttft_16_ms']:.0f} | {r['ttft_128_ms']:.0f} | |")
+
+    # ---- what the paper leaves open ----
+
+    def calibrate(self):
+        """The time of a load at which OD-MoE's setting writes 3.69 tokens a second; and TTFT as a line over the prompt's length."""
+        stretch, texts = 4, [(prompt(16, 1), 32)]
+        slow, fast = LOAD_FP32, LOAD_FP32 * 0.7
+        points = []
+        for load in (slow, fast):
+            points.append((load, self.measure(setting(load=load), texts, stretch)[0]["tok_per_s"]))
+        (a, at_a), (b, at_b) = points
+        load = a + (1000 / 3.69 - 1000 / at_a) * (b - a) / (1000 / at_b - 1000 / at_a)  # a token's time is a line over the load's
+        points.append((load, self.measure(setting(load=load), texts, stretch)[0]["tok_per_s"]))
+        lengths = (16, 48, 128)
+        ttft = [self.measure(setting(), [(prompt(n, i), 1) for i in range(2)], stretch)[0]["ttft_ms"] for n in lengths]
+        slope, intercept = statistics.linear_regression(lengths, ttft)
+        self.report["calibrate"] = {"load_ms": points, "ttft_ms": dict(zip(lengths, ttft)), "slope_ms": round(slope, 2),
+                                    "intercept_ms": round(intercept, 1)}
+        self.say(f"\nOD-MoE's setting: tokens/s by load time: {', '.join(f'{x:.1f} ms {y:.2f}' for x, y in points)} (paper: 3.69).\n"
+                 f"TTFT: {intercept:.0f} ms and {slope:.2f} ms a token (paper: 1,088 and 16.05).")
+
+    # ---- Fig. 8, 9, 10: the INT8 shadow's own mistakes ----
+
+    def bars(self, key, title, stretch, tokens, cases):
+        self.say(f"\n{title}\n\n| | tokens/s | recall | in time |\n|---|---|---|---|")
+        rows = self.report[key] = {}
+        for name, s in cases:
+            rows[name] = r = self.measure(s, [(prompt(16, i), tokens) for i in range(2)], stretch)[0]
+            recall = "" if r["recall"] is None else f"{r['recall']:.3f}"
+            self.say(f"| {name} | {r['tok_per_s']:.2f} | {recall} | {r['in_time']:.3f} |")
+
+    def fig8(self):
+        int8 = {"precision": "int8", "wrong": 0}
+        self.bars("fig8", "What each part gives (Fig. 8)", 2, 48, [
+            ("1 token and KV", setting(**int8)), ("2 token only", setting(**int8, align_kv=0)), ("3 KV only", setting(**int8, align_token=0)),
+            ("4 neither", setting(**int8, align_token=0, align_kv=0)), ("5 random", setting(wrong=0.75, shadow=0)),
+            ("6 no prediction", setting(predictor="none"))])
+
+    def fig9(self):
+        periods = [(1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (2, 1), (4, 1), (8, 1), (16, 1), (2, 2), (4, 4), (8, 8), (16, 16)]
+        self.bars("fig9", "Periods of alignment (Fig. 9)", 1, 32, [
+            (f"token {t}, KV {kv}", setting(precision="int8", wrong=0, align_token=t, align_kv=kv)) for t, kv in periods])
+
+    def fig10(self):
+        self.bars("fig10", "KV period by load time, token period 1 (Fig. 10)", 1, 32, [
+            (f"load {load:g} ms, KV {kv}", setting(precision="int8", wrong=0, load=load, align_kv=kv))
+            for load in (34, 20, 10) for kv in (1, 2, 4, 8, 16, 32)])
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--parts", default="table,calibrate,fig8,fig9,fig10")
+    p.add_argument("--stretch", default="1,4,10")
+    p.add_argument("--pack", help="of the thin model; default: it is made")
+    p.add_argument("--seed", type=int, default=1, help="of the wrong predictions")
+    p.add_argument("--json", metavar="FILE", help="write all figures there")
+    p.add_argument("--setting", help="JSON")
+    p.add_argument("--tokens", type=int, default=32)
+    p.add_argument("--prompt", type=int, default=16)
+    p.add_argument("--trace", metavar="FOLDER")
+    p.add_argument("--verbose", action="store_true", help="what od-main says")
+    args = p.parse_args()
+    args.stretches = [float(x) for x in args.stretch.split(",")]
+    try:
+        bench = Bench(args)
+    except Unavailable as e:
+        sys.exit(str(e))
+    try:
+        if args.setting:
+            for stretch in args.stretches:
+                print(json.dumps(bench.measure(setting(**json.loads(args.setting)), [(prompt(args.prompt, 1), args.tokens)], stretch)[0]))
+        else:
+            for part in args.parts.split(","):
+                getattr(bench, part)()
+    finally:
+        bench.testbed.close()
+        if args.json:
+            with open(args.json, "w") as f:
+                json.dump(bench.report, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()
