@@ -15,7 +15,6 @@ process did (docs/BENCHMARKS.md)."""
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ BUILD = os.path.abspath(os.path.join(BIN, ".."))
 WORKERS = [f"w{i}" for i in range(8)]
 NODES = {"main": 1, "shadow0": 2, **{w: 11 + i for i, w in enumerate(WORKERS)}}
 LAYERS, TOP_K = 32, 2
+EXPERT_WEIGHTS = 3 * 4096 * 16  # of the thin model
 LINK_BITS = 1e9
 WRONG = 0.0266  # of the predicted experts: the paper's recall is 97.34%
 
@@ -47,8 +47,9 @@ PAPER = [  # Table 2, quoted: TTFT of 16 and 128 tokens, tokens a second, GB of 
 
 
 def setting(**changed):
-    """The paper's, but for what is changed. wrong: share of the shadow's predictions that are replaced by others."""
-    s = {"resident": False, "main": MAIN, "load": LOAD_FP32, "shadow": SHADOW, "wrong": WRONG, "precision": "bf16", "slots": 1,
+    """The paper's, but for what is changed. row: milliseconds of each row of an expert, beyond RUN. wrong: share of the shadow's
+    predictions that are replaced by others."""
+    s = {"resident": False, "main": MAIN, "row": 0, "load": LOAD_FP32, "shadow": SHADOW, "wrong": WRONG, "precision": "bf16", "slots": 1,
          "departure": "late", "hedge": 0, "draft": "off", "predictor": "shadow", "profile": "f32", "align_token": 1, "align_kv": 1}
     assert set(changed) <= set(s), f"known settings: {', '.join(s)}"
     return {**s, **changed}
@@ -144,7 +145,8 @@ class Testbed:
         self.pace("main", f"layer={s['main']}ms")
         self.pace("shadow0", f"layer={s['shadow']}ms" if s["shadow"] else "")
         for w in WORKERS:
-            self.pace(w, f"read={self.load_bytes / s['load'] * 1000:.0f} expert={RUN}ms")
+            rows = f" many={EXPERT_WEIGHTS / s['row'] * 1e3 / 1e10}" if s["row"] else ""
+            self.pace(w, f"read={self.load_bytes / s['load'] * 1000:.0f} expert={RUN}ms{rows}")
         if s["resident"]:
             return
         for w in WORKERS:
@@ -155,21 +157,22 @@ class Testbed:
                        s["departure"], *self.traced("shadow0"), wrong=f"{s['wrong']} {TOP_K} {self.seed}")
         time.sleep(0.1)  # devices look at their files every 20 ms
 
-    def write(self, s, texts):
-        """texts: pairs of prompt and tokens. od-main's JSON of each."""
+    def write(self, s, prompts, tokens):
+        """A text of so many tokens for each prompt, one after the other. od-main's JSON of each."""
         self.start_all(s)
-        with open(os.path.join(TMP, "texts.jsonl"), "w") as f:
-            for prompt, tokens in texts:
-                f.write(json.dumps({"prompt": prompt, "max_tokens": tokens}) + "\n")
-        where = ["--resident"] if s["resident"] else [
-            "--insecure", "--workers", self.hosts["all" if s["predictor"] == "shadow" else "workers"], "--predictor", s["predictor"],
-            "--hedge", s["hedge"], "--draft", s["draft"], "--align-token", s["align_token"], "--align-kv", s["align_kv"]]
+        if s["resident"]:
+            where = ["--resident"]
+        elif s["predictor"] == "none":
+            where = ["--insecure", "--workers", self.hosts["workers"], "--predictor", "none"]
+        else:
+            where = ["--insecure", "--workers", self.hosts["all"], "--predictor", s["predictor"], "--hedge", s["hedge"], "--draft",
+                     s["draft"], "--align-token", s["align_token"], "--align-kv", s["align_kv"]]
         argv = [os.path.join(BIN, "od-main"), "--pack", self.pack, "--device", "cuda", "--threads", 1, "--json", "--ignore-eos",
-                "--profile", s["profile"], "--temperature", 1, "--prompts", f.name, *self.traced("main"), *where]
+                "--profile", s["profile"], "--temperature", 1, "--max-tokens", tokens, *self.traced("main"), *where]
         p = subprocess.run(["ip", "netns", "exec", self.lan.name("main"), *map(str, argv)], capture_output=True, text=True,
-                           env=self.environment("main"))
+                           input="".join(q + "\n" for q in prompts), env=self.environment("main"))
         results = [json.loads(line) for line in p.stdout.splitlines()]
-        if p.returncode != 0 or len(results) != len(texts):
+        if p.returncode != 0 or len(results) != len(prompts):
             sys.exit(f"od-main: {p.stderr}\n{p.stdout[-2000:]}")
         if self.verbose:
             print(p.stderr, file=sys.stderr)
@@ -217,7 +220,7 @@ class Bench:
         self.testbed = Testbed(self.pack, 1e6, args.seed, args.trace, args.verbose)
         self.testbed.shape(1)
         # What a load brings, so that a load's time can be given: padding of stored experts is not put.
-        self.testbed.load_bytes = figures(self.testbed.write(setting(load=0.01, main=0, shadow=0), [(prompt(16, 0), 4)]), 1)["bytes_a_load"]
+        self.testbed.load_bytes = figures(self.testbed.write(setting(load=0.01, main=0, shadow=0), [prompt(16, 0)], 4), 1)["bytes_a_load"]
 
     @staticmethod
     def make_pack():
@@ -226,10 +229,11 @@ class Bench:
         tool("od-pack", folder, folder + ".pack")
         return folder + ".pack"
 
-    def measure(self, s, texts, stretch, skip=0):
-        """skip: the first texts only warm up."""
+    def measure(self, s, prompts, tokens, stretch):
+        """With drafts a text more: main finds out in it whether they pay."""
+        warm_up = [prompt(16, 9)] if s["draft"] != "off" else []
         self.testbed.shape(stretch)
-        results = self.testbed.write(s, texts)[skip:]
+        results = self.testbed.write(s, warm_up + prompts, tokens)[len(warm_up):]
         return {**figures(results, stretch), "not_used": self.testbed.not_used}, results
 
     def say(self, text):
@@ -238,11 +242,11 @@ class Bench:
     # ---- Table 2 ----
 
     def table(self):
-        tokens = {1: 64, 4: 40, 10: 12}
+        tokens = {1: 48, 4: 16, 10: 6}
         for name, s in TABLE:
             for stretch in self.args.stretches:
                 n = tokens.get(stretch, 32)
-                both, r = self.measure(s, [(prompt(16, 9), 8), (prompt(16, 1), n), (prompt(128, 2), n)], stretch, skip=1)
+                both, r = self.measure(s, [prompt(16, 1), prompt(128, 2)], n, stretch)
                 row = {**both, "ttft_16_ms": round(r[0]["ttft_s"] * 1e3 / stretch, 1), "ttft_128_ms": round(r[1]["ttft_s"] * 1e3 / stretch, 1)}
                 self.report.setdefault("table", {}).setdefault(name, {})[f"{stretch:g}"] = row
                 print(f"{name}, stretch {stretch:g}: {json.dumps(row)}", file=sys.stderr, flush=True)
@@ -261,22 +265,29 @@ class Bench:
     # ---- what the paper leaves open ----
 
     def calibrate(self):
-        """The time of a load at which OD-MoE's setting writes 3.69 tokens a second; and TTFT as a line over the prompt's length."""
-        stretch, texts = 4, [(prompt(16, 1), 32)]
+        """The time of a load at which OD-MoE's setting writes 3.69 tokens a second, and that of a row at which TTFT rises as the paper's
+        with the prompt's length."""
+        stretch, prompts, tokens = 4, [prompt(16, 1)], 32
         slow, fast = LOAD_FP32, LOAD_FP32 * 0.7
         points = []
         for load in (slow, fast):
-            points.append((load, self.measure(setting(load=load), texts, stretch)[0]["tok_per_s"]))
+            points.append((load, self.measure(setting(load=load), prompts, tokens, stretch)[0]["tok_per_s"]))
         (a, at_a), (b, at_b) = points
         load = a + (1000 / 3.69 - 1000 / at_a) * (b - a) / (1000 / at_b - 1000 / at_a)  # a token's time is a line over the load's
-        points.append((load, self.measure(setting(load=load), texts, stretch)[0]["tok_per_s"]))
-        lengths = (16, 48, 128)
-        ttft = [self.measure(setting(), [(prompt(n, i), 1) for i in range(2)], stretch)[0]["ttft_ms"] for n in lengths]
-        slope, intercept = statistics.linear_regression(lengths, ttft)
-        self.report["calibrate"] = {"load_ms": points, "ttft_ms": dict(zip(lengths, ttft)), "slope_ms": round(slope, 2),
-                                    "intercept_ms": round(intercept, 1)}
+        points.append((load, self.measure(setting(load=load), prompts, tokens, stretch)[0]["tok_per_s"]))
+        plain, less, more = (self.ttft_line(row, stretch) for row in (0, 0.5, 1))
+        row = 0.5 + 0.5 * (16.05 - less[1]) / (more[1] - less[1])  # a short row's time hides behind the links
+        with_rows = self.ttft_line(row, stretch)
+        self.report["calibrate"] = {"tok_per_s": points, "ttft": plain, "row_ms": row, "ttft_with_rows": with_rows}
         self.say(f"\nOD-MoE's setting: tokens/s by load time: {', '.join(f'{x:.1f} ms {y:.2f}' for x, y in points)} (paper: 3.69).\n"
-                 f"TTFT: {intercept:.0f} ms and {slope:.2f} ms a token (paper: 1,088 and 16.05).")
+                 f"TTFT: {plain[0]:.0f} ms and {plain[1]:.2f} ms a token; with {row:.2f} ms a row {with_rows[0]:.0f} and "
+                 f"{with_rows[1]:.2f} (paper: 1,088 and 16.05).")
+
+    def ttft_line(self, row, stretch):
+        """Through 16 and 128 tokens: at 0, and by how much it rises a token."""
+        short, long = (self.measure(setting(row=row), [prompt(n, i) for i in range(3)], 1, stretch)[0]["ttft_ms"] for n in (16, 128))
+        slope = (long - short) / 112
+        return round(short - 16 * slope, 1), round(slope, 2)
 
     # ---- Fig. 8, 9, 10: the INT8 shadow's own mistakes ----
 
@@ -284,7 +295,7 @@ class Bench:
         self.say(f"\n{title}\n\n| | tokens/s | recall | in time |\n|---|---|---|---|")
         rows = self.report[key] = {}
         for name, s in cases:
-            rows[name] = r = self.measure(s, [(prompt(16, i), tokens) for i in range(2)], stretch)[0]
+            rows[name] = r = self.measure(s, [prompt(16, i) for i in range(2)], tokens, stretch)[0]
             recall = "" if r["recall"] is None else f"{r['recall']:.3f}"
             self.say(f"| {name} | {r['tok_per_s']:.2f} | {recall} | {r['in_time']:.3f} |")
 
@@ -327,7 +338,7 @@ def main():
     try:
         if args.setting:
             for stretch in args.stretches:
-                print(json.dumps(bench.measure(setting(**json.loads(args.setting)), [(prompt(args.prompt, 1), args.tokens)], stretch)[0]))
+                print(json.dumps(bench.measure(setting(**json.loads(args.setting)), [prompt(args.prompt, 1)], args.tokens, stretch)[0]))
         else:
             for part in args.parts.split(","):
                 getattr(bench, part)()
