@@ -99,6 +99,42 @@ class Lan:
             ip("netns", "del", self.up.pop(), check=False)
 
 
+CGROUPS = "/sys/fs/cgroup/memory"  # the memory controller of cgroup version 1
+
+
+class LimitedLan(Lan):
+    """limit: a host's name to the bytes of memory and swap that its programs take together, with their page cache; ram: how many of them
+    are not in swap (default: all)."""
+
+    def __init__(self, prefix, net, nodes, limit, ram=None):
+        super().__init__(prefix, net, nodes)
+        self.limit = limit
+        for node, n in limit.items():
+            os.mkdir(self.cgroup(node))
+            for name, value in (("memory.limit_in_bytes", (ram or limit)[node]), ("memory.memsw.limit_in_bytes", n),
+                                ("memory.swappiness", 10)):  # rather page cache of other hosts than a shadow's weights
+                with open(os.path.join(self.cgroup(node), name), "w") as f:
+                    f.write(str(value))
+
+    def cgroup(self, node):
+        return os.path.join(CGROUPS, self.name(node))
+
+    def start(self, node, program, *args, **kw):
+        argv = ["ip", "netns", "exec", self.name(node), os.path.join(BIN, program), *map(str, args)]
+        if node in self.limit:
+            argv = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', os.path.join(self.cgroup(node), "cgroup.procs"), *argv]
+        return subprocess.Popen(argv, **kw)
+
+    def was_killed(self, node):
+        with open(os.path.join(self.cgroup(node), "memory.oom_control")) as f:
+            return int(re.search(r"oom_kill (\d+)", f.read())[1]) > 0
+
+    def remove_cgroups(self):
+        """When no program of a limited host is left."""
+        for node in self.limit:
+            os.rmdir(self.cgroup(node))
+
+
 class Node(Daemon):
     """On a host of its own, with its default port; what a Daemon on loopback can do. options: may change between starts. folder:
     of the programs."""

@@ -25,9 +25,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "integ"))
 import cluster_util  # noqa: E402
 from cluster_util import TMP  # noqa: E402
-from netns_lan import Lan, Node  # noqa: E402
+from netns_lan import LimitedLan, Node  # noqa: E402
 
-CGROUPS = "/sys/fs/cgroup/memory"
 SHADOWS, WORKERS = ("shadow0", "shadow1"), ("w0", "w1")
 NODES = {"main": 1, "shadow0": 2, "shadow1": 3, "w0": 11, "w1": 12}
 PORT = {"shadow": 5700, "worker": 5701}
@@ -39,38 +38,6 @@ UNITS = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20}
 def bytes_of(size):
     number, unit = re.fullmatch(r"([\d.]+)([GM]i?B)", size).groups()
     return int(float(number) * UNITS[unit])
-
-
-class LimitedLan(Lan):
-    """limit: bytes of memory and swap that the programs of a host take together, with their page cache; ram: how many of them are
-    not in swap."""
-
-    def __init__(self, limit, ram):
-        super().__init__("odss", "10.213.79", NODES)
-        self.limit = limit
-        for node, n in limit.items():
-            os.mkdir(self.cgroup(node))
-            for name, value in (("memory.limit_in_bytes", ram[node]), ("memory.memsw.limit_in_bytes", n),
-                                ("memory.swappiness", 10)):  # rather page cache of other hosts than a shadow's weights
-                with open(os.path.join(self.cgroup(node), name), "w") as f:
-                    f.write(str(value))
-
-    def cgroup(self, node):
-        return os.path.join(CGROUPS, self.name(node))
-
-    def start(self, node, program, *args, **kw):
-        argv = ["ip", "netns", "exec", self.name(node), program, *map(str, args)]
-        if node in self.limit:
-            argv = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', os.path.join(self.cgroup(node), "cgroup.procs"), *argv]
-        return subprocess.Popen(argv, **kw)
-
-    def was_killed(self, node):
-        with open(os.path.join(self.cgroup(node), "memory.oom_control")) as f:
-            return int(re.search(r"oom_kill (\d+)", f.read())[1]) > 0
-
-    def remove_cgroups(self):
-        for node in self.limit:
-            os.rmdir(self.cgroup(node))
 
 
 def memory_of(process):
@@ -111,7 +78,7 @@ class Bench:
         self.a = a
         self.n_layers = json.load(open(os.path.join(a.pack, "config.json")))["num_hidden_layers"]
         self.limit = dict(zip(SHADOWS, map(bytes_of, a.limits.split(","))))
-        self.lan = LimitedLan(self.limit, dict(zip(SHADOWS, map(bytes_of, (a.ram or a.limits).split(",")))))
+        self.lan = LimitedLan("odss", "10.213.79", NODES, self.limit, dict(zip(SHADOWS, map(bytes_of, (a.ram or a.limits).split(",")))))
         self.report = {"layers": self.n_layers, "ok": True}
         self.part = []
 
