@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Plans of random clusters beside what the clusters do: od-plan sees the model's config.json and what od-plan --check measured, nothing else.
+
+    random_clusters.py [--clusters 20] [--first 0] [--seed HEX] [--tokens 64] [--json FILE]
+
+Needs root, iproute2, the programs of make, and build/lib/libod_paced.so. --seed: by default the first eight hex digits of the commit.
+
+A cluster has 2 to 8 hosts in network namespaces: main, workers, and in some a shadow. Speed, read rate and memory of the hosts differ by up to 8 times,
+links have 0.1 to 2.5 Gbit/s. Each daemon computes on a paced device, so its times are those of the given machine as long as the real
+processors are not busy: the share of their time that was used is printed, and should stay below 60 %.
+
+For each cluster: the daemons start, `od-plan --check HOSTS --write` measures them, od-plan makes a plan of config.json and the hosts file, the workers are
+started again with the options that it names, and od-main writes texts: one to warm up, then --texts at once. Compared are tokens a second, and the
+memory of each daemon at its peak."""
+import argparse
+import json
+import math
+import os
+import random
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "integ"))
+from cluster_util import BIN, TMP, tool  # noqa: E402
+from netns_lan import Lan, Node, Unavailable  # noqa: E402
+
+PLUGIN = os.path.abspath(os.path.join(BIN, "..", "lib", "libod_paced.so"))
+SHAPE = {"layers": 12, "hidden": 512, "intermediate": 512, "experts": 16, "top-k": 2, "heads": 8, "kv-heads": 2, "head-dim": 64, "vocab": 1024,
+         "ctx": 1024}
+MOST_HOSTS = 8
+MIB = 1 << 20
+PROMPTS = ["aa bb", "cc dd ee", "ff gg", "hh ii jj"]
+
+
+def make_model():
+    folder, pack = os.path.join(TMP, "random"), os.path.join(TMP, "random.pack")
+    tool("od-bench", "synth", folder, *(f"--{k}={v}" for k, v in SHAPE.items()))
+    tool("od-pack", folder, pack, "--shadow", "int8")
+    return os.path.join(folder, "config.json"), pack
+
+
+def between(rng, low, high):
+    """Even in the logarithm."""
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def draw(rng):
+    """The machines of a cluster: name, role, words of the paced device, bits a second, memory of a worker."""
+    n = rng.randint(2, MOST_HOSTS)
+    hosts = []
+    for i in range(n):
+        role = "main" if i == 0 else "shadow" if i == 1 and n > 3 and rng.random() < 0.4 else "worker"
+        speed = between(rng, 0.01, 0.08) * (2 if role == "main" else 4 if role == "shadow" else 1)
+        hosts.append({"name": f"{role}{i}", "role": role, "speed": round(speed, 4), "many": round(speed * between(rng, 3, 8), 4),
+                      "read": round(between(rng, 30e6, 240e6)), "link": round(between(rng, 0.1e9, 2.5e9)),
+                      "memory": round((70 + between(rng, 12, 96)) * MIB)})
+    return hosts
+
+
+def environment(h):
+    return {**os.environ, "OD_CUDA_PLUGIN": PLUGIN, "OD_PACED": f"speed={h['speed']} many={h['many']} read={h['read']}"}
+
+
+class PacedNode(Node):
+    """options: behind the usual ones; they change between two starts."""
+
+    def __init__(self, lan, host, pack):
+        self.host = host
+        super().__init__(lan, host["name"], "--device", "cuda", pack_dir=pack)
+
+    def start(self):
+        before = dict(os.environ)
+        os.environ.update(environment(self.host))
+        try:
+            super().start()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def run(lan, main, program, *args):
+    p = lan.start(main["name"], program, *args, env=environment(main), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = p.communicate()
+    return p.returncode, out, err
+
+
+def busy_seconds():
+    """Of all processors, and of all time."""
+    with open("/proc/stat") as f:
+        v = [int(x) for x in f.readline().split()[1:9]]
+    return (sum(v) - v[3] - v[4]) / os.sysconf("SC_CLK_TCK"), sum(v) / os.sysconf("SC_CLK_TCK")
+
+
+def peak(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM"))
+
+
+def write_live(args, lan, hosts, path, pack, plan):
+    """One text after a warm one: tokens a second, peak bytes of main."""
+    main = hosts[0]
+    log = open(os.path.join(TMP, "random-main.log"), "w+")
+    p = lan.start(main["name"], "od-main", "--workers", path, "--insecure", "--pack", pack, "--device", "cuda", "--json", "--ignore-eos", "--max-tokens",
+                  args.tokens, *plan["main_options"], env=environment(main), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+    rates, used = [], None
+    for i, prompt in enumerate(PROMPTS):
+        if i == 1:
+            used = busy_seconds()
+        p.stdin.write(prompt + "\n")
+        p.stdin.flush()
+        line = p.stdout.readline()
+        if not line:
+            log.seek(0)
+            raise AssertionError(log.read()[-2000:])
+        rates.append(json.loads(line)["tok_per_s"])
+    now, bytes_ = busy_seconds(), peak(p.pid)
+    p.stdin.close()
+    p.wait()
+    return statistics.median(rates[1:]), bytes_, (now[0] - used[0]) / (now[1] - used[1])
+
+
+def options_of(text, program):
+    """HOST -> options, of the lines of a plan that say how to run it."""
+    found = {}
+    for line in text.splitlines():
+        m = re.match(rf"\s+{program} (.*?)(?:\s+# on (\S+))?$", line)
+        if m:
+            found[m[2] or ""] = shlex.split(m[1])
+    return found
+
+
+def one(args, number, seed, config, pack):
+    rng = random.Random(f"{seed}-{number}")
+    hosts = draw(rng)
+    lan = Lan("odrnd", "10.213.81", {h["name"]: i + 1 for i, h in enumerate(hosts)})
+    nodes = []
+    try:
+        for h in hosts:
+            lan.limit(h["name"], f"{h['link']}bit")
+        path = os.path.join(TMP, f"hosts-{number}.txt")
+        nodes = [PacedNode(lan, h, pack) for h in hosts[1:]]
+        for n in nodes:
+            if n.role == "worker":
+                n.options = ("--memory-limit", f"{n.host['memory'] // MIB}MiB")
+                n.restart()
+        with open(path, "w") as f:
+            f.write("".join(f"{h['role']} {lan.address(h['name'])}\n" for h in hosts[1:]))
+        status, out, err = run(lan, hosts[0], "od-plan", "--check", path, pack, "--insecure", "--device", "cuda", "--write", "--json")
+        if status != 0:
+            raise AssertionError(f"od-plan --check: {status}\n{out[-1500:]}\n{err[-1500:]}")
+        text = subprocess.run([os.path.join(BIN, "od-plan"), config, path], capture_output=True, text=True)
+        plan = json.loads(subprocess.run([os.path.join(BIN, "od-plan"), config, path, "--json"], capture_output=True, text=True).stdout)
+        for n in nodes:
+            wanted = options_of(text.stdout, f"od-{n.role}").get(lan.address(n.name))
+            if wanted is not None:
+                n.options = tuple(wanted)
+                n.restart()
+        plan["main_options"] = [o for o in next(iter(options_of(text.stdout, "od-main").values()))]
+        i = plan["main_options"].index("--workers")
+        del plan["main_options"][i:i + 2]
+        rate, main_bytes, busy = write_live(args, lan, hosts, path, pack, plan)
+        planned = next(f["value"] for f in plan["figures"] if f["figure"] == "tokens_per_second" and f["texts"] == 1 and f["drafts"] == args.drafts)
+        memory = [{"host": h["host"], "planned": h["memory"]["need_bytes"]} for h in plan["hosts"]]
+        memory[0]["peak"] = main_bytes
+        for n in nodes:
+            next(m for m in memory if m["host"] == lan.address(n.name))["peak"] = peak(n.process.pid)
+        return {"cluster": number, "hosts": hosts, "fits": plan["fits"], "planned": round(planned, 2), "live": round(rate, 2), "ratio": round(rate / planned, 3),
+                "memory_ratio": [round(m.get("peak", 0) / m["planned"], 3) for m in memory], "busy": round(busy, 2), "words": open(path).read(), "plan": text.stdout}
+    finally:
+        for n in nodes:
+            n.kill()
+            n.forget()
+        lan.close()
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--clusters", type=int, default=20)
+    p.add_argument("--first", type=int, default=0)
+    p.add_argument("--seed")
+    p.add_argument("--tokens", type=int, default=64)
+    p.add_argument("--drafts", action="store_true")
+    p.add_argument("--json", help="a file for all that was seen, a line a cluster")
+    p.add_argument("--verbose", action="store_true")
+    args = p.parse_args()
+    seed = args.seed or subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    config, pack = make_model()
+    good = 0
+    for number in range(args.first, args.first + args.clusters):
+        try:
+            row = one(args, number, seed, config, pack)
+        except Unavailable as e:
+            sys.exit(str(e))
+        except AssertionError as e:
+            row = {"cluster": number, "error": str(e)}
+        if args.json:
+            with open(args.json, "a") as f:
+                f.write(json.dumps(row) + "\n")
+        good += abs(row.get("ratio", 0) - 1) <= 0.1
+        print(*(f"{k} {v}" for k, v in row.items() if k in ("cluster", "error", "fits", "planned", "live", "ratio", "memory_ratio", "busy")),
+              *([row["words"], row["plan"]] if args.verbose and "plan" in row else []), sep="  ", flush=True)
+    print(f"seed {seed}: {good} of {args.clusters} within 10 %")
+
+
+if __name__ == "__main__":
+    main()
