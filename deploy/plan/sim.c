@@ -59,7 +59,8 @@ static int check_cluster(const struct odp_cluster *c, const struct odp_sim_opts 
 
 static void copy_inputs(struct odp_sim *s, const struct odp_cluster *cluster, const struct odp_sim_model *model)
 {
-	memcpy(s->machine, cluster->worker, cluster->n_workers * sizeof(*s->machine));
+	memcpy(s->given, cluster->worker, cluster->n_workers * sizeof(*s->given));
+	memcpy(s->machine, s->given, cluster->n_workers * sizeof(*s->machine));
 	memcpy(s->block, model->block, model->n_layers * sizeof(*s->block));
 	s->cluster.worker = s->machine;
 	s->model.block = s->block;
@@ -97,7 +98,10 @@ static int allocate(struct odp_sim *s, struct od_err *err)
 {
 	s->decode_rows = rows_of_decode(&s->o);
 	s->max_rows = s->decode_rows > s->o.prefill_rows ? s->decode_rows : s->o.prefill_rows;
+	s->given = calloc(s->cluster.n_workers, sizeof(*s->given));
 	s->machine = calloc(s->cluster.n_workers, sizeof(*s->machine));
+	s->place = calloc(s->cluster.n_workers, sizeof(*s->place));
+	s->times = calloc(s->cluster.n_workers, sizeof(*s->times));
 	s->block = calloc(s->model.n_layers, sizeof(*s->block));
 	s->node = calloc(FIRST_WORKER + (size_t)s->cluster.n_workers, sizeof(*s->node));
 	s->used = calloc(s->max_rows * s->model.top_k, sizeof(*s->used));
@@ -107,9 +111,9 @@ static int allocate(struct odp_sim *s, struct od_err *err)
 	s->row_ordered = calloc(s->decode_rows, sizeof(*s->row_ordered));
 	s->row_served = calloc(s->decode_rows, sizeof(*s->row_served));
 	s->draft = calloc(s->o.max_texts, sizeof(struct odm_draft *));
-	if (s->machine == NULL || s->block == NULL || s->node == NULL || s->used == NULL || s->stamp == NULL ||
-	    s->probability == NULL || s->predicted == NULL || s->row_ordered == NULL || s->row_served == NULL ||
-	    s->draft == NULL)
+	if (s->given == NULL || s->place == NULL || s->times == NULL || s->machine == NULL || s->block == NULL ||
+	    s->node == NULL || s->used == NULL || s->stamp == NULL || s->probability == NULL || s->predicted == NULL ||
+	    s->row_ordered == NULL || s->row_served == NULL || s->draft == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "simulation of %u workers", s->cluster.n_workers);
 	return OD_OK;
 }
@@ -138,7 +142,9 @@ static int open_parts(struct odp_sim *s, const struct odp_cluster *cluster, cons
 	if (rc != OD_OK)
 		return rc;
 	copy_inputs(s, cluster, model);
-	rc = odp_deal_new(s, err);
+	rc = odp_measure(s, err);
+	if (rc == OD_OK)
+		rc = odp_deal_new(s, err);
 	if (rc == OD_OK)
 		rc = open_predictions(s, err);
 	if (rc == OD_OK)
@@ -188,7 +194,10 @@ void odp_sim_free(struct odp_sim *s)
 	odp_workers_free(s);
 	odm_predictions_free(s->predictions);
 	odp_deal_free(s);
+	free(s->given);
 	free(s->machine);
+	free(s->place);
+	free(s->times);
 	free(s->block);
 	free(s->node);
 	free(s->used);
@@ -264,7 +273,7 @@ static void take_busy(struct odp_sim *s)
 	for (uint32_t w = 0; w < s->cluster.n_workers; w++) {
 		struct odp_busy unused = { 0 };
 
-		add_busy(s->f->worker != NULL ? &s->f->worker[w] : &unused, &s->node[FIRST_WORKER + w].busy);
+		add_busy(s->f->worker != NULL ? &s->f->worker[s->place[w]] : &unused, &s->node[FIRST_WORKER + w].busy);
 	}
 }
 

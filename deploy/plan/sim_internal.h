@@ -1,6 +1,6 @@
 /* sim_internal.h - the simulator of sim.h, for the files that make it up: sim.c (life, runs, figures), sim_clock.c
- * (events, links), sim_engine.c (main's texts and steps), sim_layer.c (main's layers), sim_deal.c (groups, WANTs,
- * pieces), sim_worker.c, sim_shadow.c and sim_trace.c.
+ * (events, links), sim_engine.c (main's texts and steps), sim_layer.c (main's layers), sim_measure.c (what main
+ * knows of workers), sim_deal.c (groups, WANTs, pieces), sim_worker.c, sim_shadow.c and sim_trace.c.
  *
  * Thread: the simulator's, one at a time. */
 #ifndef ODP_SIM_INTERNAL_H
@@ -222,7 +222,12 @@ struct sim_shadow {
 
 struct odp_sim {
 	struct odp_cluster cluster;
-	struct odp_machine *machine; /* [n_workers]: copies */
+	struct odp_machine *given; /* [n_workers]: copies */
+	struct odp_machine *machine; /* [n_workers]: the same in the order of main's view */
+	uint32_t *place; /* [n_workers]: of each in the caller's order */
+	uint32_t n_few, n_many; /* the first ones that get experts of decode steps, and of prompts */
+	bool uneven; /* they are not alike, and dealt to by times */
+	struct odm_deal_times *times; /* [n_workers] */
 	struct odp_sim_model model;
 	struct odp_sim_block *block; /* [n_layers]: copies */
 	struct odp_sim_opts o;
@@ -284,6 +289,8 @@ void odp_worker_receive(struct odp_sim *s, uint32_t w, struct sim_message *m);
 uint64_t odp_wasted_loads(const struct odp_sim *s);
 
 /* ---- Main ---- */
+
+OD_MUST_CHECK int odp_measure(struct odp_sim *s, struct od_err *err); /* sorts the workers */
 
 int odp_deal_new(struct odp_sim *s, struct od_err *err);
 void odp_deal_free(struct odp_sim *s);

@@ -161,6 +161,24 @@ static void the_slowest_worker_ends_the_layer(void **state)
 	assert_ms(run(&s, 1, 0, 5).total_ns, 5 * (1 + 10 + 0.5 + 2.0));
 }
 
+/* A worker that would make layers end later gets nothing: one that computes, loads or sends slowly. */
+static void a_slow_worker_is_left_out(void **state)
+{
+	struct setting s;
+
+	(void)state;
+	for (int what = 0; what < 3; what++) {
+		set_up(&s, 4, 4, 2, 3);
+		s.cluster.main.link_rate = s.worker[0].link_rate = s.worker[1].link_rate = s.worker[2].link_rate = 1e10;
+		*(what == 0 ? &s.worker[1].speed :
+		  what == 1 ? &s.worker[1].read_rate :
+			      &s.worker[1].link_rate) /= what < 2 ? 50 : 1000;
+		assert_ms(run(&s, 1, 0, 20).total_ns, 20 * 4 * (1 + 0.1 + 0.1 + 5 + 2 + 0.1));
+		assert_int_equal(s.busy[1].compute_ns, 0);
+		assert_true(s.busy[0].compute_ns > 0 && s.busy[2].compute_ns > 0);
+	}
+}
+
 /* Rows share a product's weights: up to 4 rows take as long as one, 8 rows twice as long. The only expert is loaded
  * once for all. */
 static void texts_share_weights(void **state)
@@ -649,6 +667,7 @@ int main(void)
 		cmocka_unit_test(a_link_is_the_limit),
 		cmocka_unit_test(main_s_port_is_shared),
 		cmocka_unit_test(the_slowest_worker_ends_the_layer),
+		cmocka_unit_test(a_slow_worker_is_left_out),
 		cmocka_unit_test(texts_share_weights),
 		cmocka_unit_test(a_prompt_is_a_step_of_many_rows),
 		cmocka_unit_test(prompts_take_turns_with_decode),
