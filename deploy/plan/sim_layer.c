@@ -56,7 +56,8 @@ static void announce(struct odp_sim *s)
 	odm_predictions_require(s->predictions, call->step, call->m, s->pieces.chosen, s->pieces.worker_of,
 				s->pieces.n_chosen);
 	if (call->n_rows * s->model.top_k >= 4u * (size_t)s->model.n_experts && call->m + 1 < s->model.n_moe)
-		odm_predictions_require_all(s->predictions, call->step, call->m + 1);
+		odm_predictions_require_all(s->predictions, call->step, call->m + 1,
+					    (uint32_t)(call->n_rows * s->model.top_k / s->model.n_experts));
 	odp_send_wants(s);
 }
 
@@ -216,13 +217,13 @@ void odp_layer_routed(struct odp_sim *s)
 
 	find_routes(s);
 	s->engine.routed_ns = odp_clock_ns();
-	s->engine.layer_stall_ns = 0;
 	if (decode) {
 		odm_backlog_reached(&s->target.backlog, s->engine.call.step, s->engine.call.m, s->model.n_moe,
-				    s->engine.routed_ns);
+				    s->engine.layer_stall_ns, s->engine.routed_ns);
 		odm_predictions_resolve(s->predictions, s->engine.call.step, s->engine.call.m, s->used);
 		count_ordered(s);
 	}
+	s->engine.layer_stall_ns = 0;
 	odp_cut_layer(s);
 	if (!decode)
 		announce(s);

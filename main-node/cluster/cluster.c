@@ -31,9 +31,9 @@ struct close_request {
 	uint32_t member[MAX_NAMED];
 };
 
-/* The layer of a decode step whose router spoke last, and when. */
+/* The layer of a decode step whose router spoke last, when, and how long the layer before waited for a load. */
 struct reached {
-	uint64_t step, ns;
+	uint64_t step, ns, stall_ns;
 	uint32_t m;
 };
 
@@ -198,7 +198,7 @@ static void take_reached(struct odm_cluster *c)
 	r = c->reached;
 	pthread_mutex_unlock(&c->lock);
 	if (r.ns != c->target.backlog.reached_ns)
-		odm_backlog_reached(&c->target.backlog, r.step, r.m, c->o.config->n_moe, r.ns);
+		odm_backlog_reached(&c->target.backlog, r.step, r.m, c->o.config->n_moe, r.stall_ns, r.ns);
 }
 
 static void send_wants(struct odm_cluster *c)
@@ -352,12 +352,12 @@ void odm_cluster_flush_wants(struct odm_cluster *c)
 	uv_async_send(&c->async);
 }
 
-void odm_cluster_reached(struct odm_cluster *c, uint64_t step, uint32_t m)
+void odm_cluster_reached(struct odm_cluster *c, uint64_t step, uint32_t m, uint64_t stall_ns)
 {
 	const uint64_t now = od_now_ns();
 
 	pthread_mutex_lock(&c->lock);
-	c->reached = (struct reached){ .step = step, .m = m, .ns = now };
+	c->reached = (struct reached){ .step = step, .m = m, .stall_ns = stall_ns, .ns = now };
 	pthread_mutex_unlock(&c->lock);
 }
 

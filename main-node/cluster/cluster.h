@@ -31,8 +31,8 @@ struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct o
 /* PREDICTs of the shadow since the start that were dropped: numbers out of range. */
 uint64_t odm_cluster_dropped_predicts(const struct odm_cluster *c);
 
-/* The router of this layer of a decode step has chosen. */
-void odm_cluster_reached(struct odm_cluster *c, uint64_t step, uint32_t m);
+/* The router of this layer of a decode step has chosen. stall_ns: the longest wait for a load in the layer before. */
+void odm_cluster_reached(struct odm_cluster *c, uint64_t step, uint32_t m, uint64_t stall_ns);
 /* Makes the loop thread send the WANTs that odm_predictions_add or _require queued. */
 void odm_cluster_flush_wants(struct odm_cluster *c);
 /* Sends CLOSE (step, m) to every worker: the step's WANTs up to layer m are obsolete. */

@@ -242,14 +242,15 @@ static uint32_t wanted_at(void *arg, uint16_t expert)
 static void announce(struct service *s)
 {
 	struct odm_predictions *p = odm_cluster_predictions(s->cluster);
+	const size_t pairs = s->call->n_rows * s->o.config->top_k, experts = s->o.config->n_experts;
 	uint64_t step = s->call->step;
 	uint32_t m = s->call->m;
 
 	for (size_t i = 0; i < s->work.n_chosen; i++)
 		s->dealt[i] = s->net.view.worker[s->work.worker_of[i]].id;
 	odm_predictions_require(p, step, m, s->work.chosen, s->dealt, s->work.n_chosen);
-	if (s->call->n_rows * s->o.config->top_k >= 4u * (size_t)s->o.config->n_experts && m + 1 < s->o.config->n_moe)
-		odm_predictions_require_all(p, step, m + 1);
+	if (pairs >= 4 * experts && m + 1 < s->o.config->n_moe)
+		odm_predictions_require_all(p, step, m + 1, (uint32_t)(pairs / experts));
 	odm_cluster_flush_wants(s->cluster);
 }
 
@@ -627,7 +628,6 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 		return rc;
 	s->call = call;
 	s->layer_begin_ns = od_now_ns();
-	s->layer_stall_ns = 0;
 	odm_recovery_begin(&s->recovery, call, s->now->step);
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	odm_links_avoid_late(&s->net);
@@ -637,10 +637,11 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	/* The router has chosen: what was ordered up to now was in time, and RUNs will change the table. So uses are
 	 * counted first. */
 	if (decode) {
-		odm_cluster_reached(s->cluster, call->step, call->m);
+		odm_cluster_reached(s->cluster, call->step, call->m, s->layer_stall_ns);
 		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert);
 		odm_step_uses_routed(&s->uses, call->m, call->expert, call->n_rows, s->now->step->counters);
 	}
+	s->layer_stall_ns = 0;
 	/* Placement goes to workers that were sent a WANT for the expert: their loads are under way. */
 	odm_pieces_cut(&s->work, call, &s->net.groups, wanted_at, s, s->step_rows);
 	/* A prompt's loads begin with WANTs, because its RUNs take long to send. */

@@ -455,11 +455,27 @@ static void sort_by_rows(const struct dealer *d)
 	}
 }
 
+/* Where an expert is on its way to, it costs nothing more; its rows, known by now, may be too many for that worker. */
+static void ask_kept(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
+{
+	begin_loads(d);
+	for (size_t i = 0; i < d->n; i++) {
+		const uint32_t w = keep != NULL ? keep(arg, d->expert[i]) : ODM_NOBODY;
+
+		worker[i] = ODM_NOBODY;
+		if (w < d->g->n_workers && *cost_at(d, w, i) != ODM_COST_LACKS)
+			*cost_at(d, w, i) = 0;
+	}
+}
+
 static void deal_many(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
 {
 	for (uint32_t w = 0; w < d->g->n_workers; w++)
 		ask(d, w);
-	deal_again(d, keep, arg, worker);
+	if (d->g->times != NULL)
+		ask_kept(d, keep, arg, worker);
+	else
+		deal_again(d, keep, arg, worker);
 	sort_by_rows(d);
 	for (int kept = 1; kept >= 0; kept--)
 		for (size_t j = 0; j < d->n; j++) {

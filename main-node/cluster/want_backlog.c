@@ -7,13 +7,15 @@
 #define MAX_LOADS 8192 /* later ones are not known here */
 #define MOST_LAYER_NS 2e9 /* a longer time between layers is a pause */
 #define NEW_SHARE 0.125 /* share of a new time in the mean */
+#define MOST_LATE_LAYERS 16 /* a worker is not later than this, on paper: what it could not do before is forgotten */
 
 int odm_backlog_init(struct odm_backlog *b, uint32_t max_workers, struct od_err *err)
 {
-	*b = (struct odm_backlog){ .max = MAX_LOADS };
+	*b = (struct odm_backlog){ .max = MAX_LOADS, .max_workers = max_workers };
 	b->load = calloc(b->max, sizeof(*b->load));
 	b->path = calloc(max_workers, sizeof(*b->path));
-	if (b->load != NULL && b->path != NULL)
+	b->through = calloc(max_workers, sizeof(*b->through));
+	if (b->load != NULL && b->path != NULL && b->through != NULL)
 		return OD_OK;
 	odm_backlog_fini(b);
 	return od_fail(err, OD_ERR_NOMEM, "loads that are ordered");
@@ -23,6 +25,7 @@ void odm_backlog_fini(struct odm_backlog *b)
 {
 	free(b->load);
 	free(b->path);
+	free(b->through);
 	*b = (struct odm_backlog){ 0 };
 }
 
@@ -42,29 +45,47 @@ static double layers_until(const struct odm_backlog *b, uint64_t step, uint32_t 
 	return step == b->step ? (double)m - b->m : (double)b->n_moe - b->m + m;
 }
 
-void odm_backlog_reached(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t n_moe, uint64_t now)
+/* A load that is over: its worker was through with it then, on paper. */
+static void end_load(struct odm_backlog *b, const struct odm_backlog_load *l)
+{
+	const double most = b->paper_ns + MOST_LATE_LAYERS * b->pace_ns;
+	double *through;
+
+	if (l->id >= b->max_workers)
+		return;
+	through = &b->through[l->id];
+	*through = fmin(most, fmax(*through, l->ordered) + l->load_ns);
+}
+
+void odm_backlog_reached(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t n_moe, uint64_t stall_ns,
+			 uint64_t now)
 {
 	const double ns = (double)(now - b->reached_ns);
 	size_t over = 0;
 
 	if (b->reached_ns != 0 && ns < MOST_LAYER_NS && (step > b->step || (step == b->step && m > b->m))) {
-		const double each = ns / layers_until(b, step, m);
+		const double layers = layers_until(b, step, m), share = b->layer_ns > 0 ? NEW_SHARE : 1;
 
-		b->layer_ns += b->layer_ns > 0 ? NEW_SHARE * (each - b->layer_ns) : each;
+		while (over < b->n && (is_before(&b->load[over], step, m) || is_of(&b->load[over], step, m)))
+			over++;
+		b->layer_ns += share * (ns / layers - b->layer_ns);
+		b->stall_ns += share * (fmin((double)stall_ns, ns / layers) - b->stall_ns);
+		b->loads += share * ((double)over / layers - b->loads);
+		b->paper_ns += b->pace_ns * layers;
 	}
 	b->step = step;
 	b->m = m;
 	b->n_moe = n_moe;
 	b->reached_ns = now;
-	while (over < b->n && (is_before(&b->load[over], step, m) || is_of(&b->load[over], step, m)))
-		over++;
+	for (over = 0; over < b->n && (is_before(&b->load[over], step, m) || is_of(&b->load[over], step, m)); over++)
+		end_load(b, &b->load[over]);
 	memmove(b->load, b->load + over, (b->n - over) * sizeof(*b->load));
 	b->n -= over;
 }
 
 static double comes_at(const struct odm_backlog *b, uint64_t step, uint32_t m)
 {
-	return (double)b->reached_ns + b->layer_ns * layers_until(b, step, m);
+	return b->paper_ns + b->pace_ns * layers_until(b, step, m);
 }
 
 static uint32_t index_of(const struct odm_deal_times *times, uint32_t n_workers, uint32_t id)
@@ -78,35 +99,51 @@ static uint32_t index_of(const struct odm_deal_times *times, uint32_t n_workers,
 
 /* When the worker's slot for its next load, the k-th of those in `before`, is free: when the load that many slots
  * earlier has run. */
-static double slot_free(const struct odm_backlog *b, size_t before, uint32_t id, uint32_t slots)
+static double slot_free(const struct odm_backlog *b, size_t before, const struct odm_deal_times *t, uint32_t slots)
 {
 	for (size_t i = before; i-- > 0;) {
-		if (b->load[i].id == id && slots-- == 1)
-			return comes_at(b, b->load[i].step, b->load[i].m) + b->layer_ns;
+		if (b->load[i].id == t->id && slots-- == 1)
+			return comes_at(b, b->load[i].step, b->load[i].m) + t->expert.run;
 	}
 	return 0;
+}
+
+/* The shortest time of a layer that these workers allow: without waits for loads, or all of them loading all the
+ * time. */
+static double best_pace(const struct odm_backlog *b, const struct odm_deal_times *times, uint32_t n_workers)
+{
+	double rate = 0;
+
+	for (uint32_t w = 0; w < n_workers; w++)
+		rate += 1 / times[w].expert.load;
+	return fmin(b->layer_ns, fmax(b->layer_ns - b->stall_ns, b->loads / rate));
 }
 
 void odm_backlog_begin(struct odm_backlog *b, uint64_t step, uint32_t m, const uint32_t *slots,
 		       struct odm_deal_times *times, uint32_t n_workers, uint64_t now)
 {
+	double paper;
 	size_t n = 0;
 
+	b->pace_ns = best_pace(b, times, n_workers);
+	/* between two routers paper goes on as the clock does, but for the waits */
+	paper = b->paper_ns + fmin(b->pace_ns, (double)(now - b->reached_ns));
+	b->now = paper;
 	for (uint32_t w = 0; w < n_workers; w++)
-		b->path[w] = 0;
+		b->path[w] = times[w].id < b->max_workers ? b->through[times[w].id] : 0;
 	for (; n < b->n && is_before(&b->load[n], step, m); n++) {
 		const struct odm_backlog_load *l = &b->load[n];
 		const uint32_t w = index_of(times, n_workers, l->id);
 
 		if (w < n_workers)
-			b->path[w] = l->load_ns +
-				     fmax((double)l->ordered_ns, fmax(b->path[w], slot_free(b, n, l->id, slots[w])));
+			b->path[w] =
+				l->load_ns + fmax(l->ordered, fmax(b->path[w], slot_free(b, n, &times[w], slots[w])));
 	}
 	for (uint32_t w = 0; w < n_workers; w++) {
-		times[w].begin = fmax(0, b->path[w] - (double)now);
-		times[w].layer = fmax(0, comes_at(b, step, m) - (double)now);
+		times[w].begin = fmax(0, b->path[w] - paper);
+		times[w].layer = fmax(0, comes_at(b, step, m) - paper);
 		times[w].held = 0;
-		times[w].freed = fmax(0, slot_free(b, n, times[w].id, 1) - (double)now);
+		times[w].freed = fmax(0, slot_free(b, n, &times[w], 1) - paper);
 	}
 	for (size_t i = 0; i < n; i++) {
 		const uint32_t w = index_of(times, n_workers, b->load[i].id);
@@ -126,7 +163,7 @@ void odm_backlog_clear(struct odm_backlog *b, uint64_t step, uint32_t m)
 	b->n = kept;
 }
 
-void odm_backlog_add(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t id, double load_ns, uint64_t now)
+void odm_backlog_add(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t id, double load_ns)
 {
 	size_t at = b->n;
 
@@ -135,6 +172,6 @@ void odm_backlog_add(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t 
 	for (; at > 0 && !is_before(&b->load[at - 1], step, m) && !is_of(&b->load[at - 1], step, m); at--)
 		b->load[at] = b->load[at - 1];
 	b->load[at] =
-		(struct odm_backlog_load){ .step = step, .m = m, .id = id, .load_ns = load_ns, .ordered_ns = now };
+		(struct odm_backlog_load){ .step = step, .m = m, .id = id, .load_ns = load_ns, .ordered = b->now };
 	b->n++;
 }

@@ -2,8 +2,10 @@
  * each worker could begin another load.
  *
  * A worker loads what it is sent in the order of layers, one expert after the other, and holds as many as it has slots
- * until their layers have run. When a layer runs follows from the time that layers took lately. So a quick worker with
- * one slot is not given every layer's experts, and a slow worker gets what it can load in time.
+ * until their layers have run. So a quick worker with one slot is not given every layer's experts, and a slow worker
+ * gets what it can load in time.
+ * Times are on paper: a layer takes as long as the workers allow at best, not as long as layers took lately. Else
+ * layers that wait for a slow worker would leave it the time that it takes, and it would be given as much again.
  * Thread: one at a time. Owner: odm_backlog_init ... odm_backlog_fini by the caller. Times in ns. */
 #ifndef ODM_WANT_BACKLOG_H
 #define ODM_WANT_BACKLOG_H
@@ -12,31 +14,38 @@
 #include "main-node/cluster/placement.h"
 
 struct odm_backlog_load {
-	uint64_t step, ordered_ns;
+	uint64_t step;
 	uint32_t m, id; /* id: the worker's */
-	double load_ns;
+	double load_ns, ordered; /* ordered: when, on paper */
 };
 
 struct odm_backlog {
 	struct odm_backlog_load *load; /* [n of max] in the order of their layers */
 	size_t n, max;
+	double *through; /* [max_workers] by id: when it was through with loads that are over, on paper */
+	uint32_t max_workers;
 	double *path; /* [max_workers]: scratch */
-	/* The router has chosen in this layer at this time; the time between two layers. */
+	/* The router has chosen in this layer at this time. Means: the time between two layers, the wait for loads in
+	 * it, and the loads of a layer. */
 	uint64_t step, reached_ns;
 	uint32_t m, n_moe;
-	double layer_ns; /* 0: not known */
+	double layer_ns, stall_ns, loads; /* 0: not known */
+	double pace_ns; /* a layer takes so long on paper */
+	double paper_ns, now; /* on paper: when the last router chose; when odm_backlog_begin was called last */
 };
 
 OD_MUST_CHECK int odm_backlog_init(struct odm_backlog *b, uint32_t max_workers, struct od_err *err);
 void odm_backlog_fini(struct odm_backlog *b); /* all zero is fine */
 
-/* The router of (step, m) has chosen: what was ordered up to this layer is over. */
-void odm_backlog_reached(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t n_moe, uint64_t now);
+/* The router of (step, m) has chosen: what was ordered up to this layer is over. stall_ns: the longest wait for a load
+ * in the layer before. */
+void odm_backlog_reached(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t n_moe, uint64_t stall_ns,
+			 uint64_t now);
 /* Sets begin, layer, held and freed of the workers times [n_workers] for loads of (step, m). slots [n_workers]. */
 void odm_backlog_begin(struct odm_backlog *b, uint64_t step, uint32_t m, const uint32_t *slots,
 		       struct odm_deal_times *times, uint32_t n_workers, uint64_t now);
-/* Loads of (step, m) are void; odm_backlog_add adds those that are ordered now. */
+/* Loads of (step, m) are void; odm_backlog_add adds those that are ordered now, after odm_backlog_begin. */
 void odm_backlog_clear(struct odm_backlog *b, uint64_t step, uint32_t m);
-void odm_backlog_add(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t id, double load_ns, uint64_t now);
+void odm_backlog_add(struct odm_backlog *b, uint64_t step, uint32_t m, uint32_t id, double load_ns);
 
 #endif

@@ -19,14 +19,15 @@ int odm_want_target_init(struct odm_want_target *p, uint32_t n_experts, uint32_t
 	p->want.worker_before = calloc(n_experts, sizeof(*p->want.worker_before));
 	p->sorted = calloc(n_experts, sizeof(*p->sorted));
 	p->deal = calloc(n_experts, sizeof(*p->deal));
+	p->rows = calloc(n_experts, sizeof(*p->rows));
 	p->keep = calloc(n_experts, sizeof(*p->keep));
 	p->scratch = calloc(ODM_DEAL_SCRATCH(n_experts, max_workers), sizeof(*p->scratch));
 	p->n = calloc(max_workers, sizeof(*p->n));
 	p->times = calloc(max_workers, sizeof(*p->times));
 	if (make_lists(&p->list, n_experts, max_workers) && make_lists(&p->before, n_experts, max_workers) &&
 	    p->want.expert != NULL && p->want.worker != NULL && p->want.expert_before != NULL &&
-	    p->want.worker_before != NULL && p->sorted != NULL && p->deal != NULL && p->keep != NULL &&
-	    p->scratch != NULL && p->n != NULL && p->times != NULL &&
+	    p->want.worker_before != NULL && p->sorted != NULL && p->deal != NULL && p->rows != NULL &&
+	    p->keep != NULL && p->scratch != NULL && p->n != NULL && p->times != NULL &&
 	    odm_backlog_init(&p->backlog, max_workers, err) == OD_OK)
 		return OD_OK;
 	odm_want_target_fini(p);
@@ -41,6 +42,7 @@ void odm_want_target_fini(struct odm_want_target *p)
 	free(p->want.worker_before);
 	free(p->sorted);
 	free(p->deal);
+	free(p->rows);
 	free(p->keep);
 	free(p->scratch);
 	free(p->n);
@@ -74,7 +76,10 @@ static void deal_predicted(struct odm_want_target *p, const struct odm_groups *g
 		p->keep[w->expert[i]] = w->worker[i];
 	memcpy(p->sorted, w->expert, w->n_predicted * sizeof(*p->sorted));
 	qsort(p->sorted, w->n_predicted, sizeof(*p->sorted), by_id);
-	odm_deal(g, w->step, w->m, p->sorted, NULL, w->n_predicted, keep_worker, p, p->deal, p->scratch);
+	for (size_t i = 0; i < w->n_predicted; i++)
+		p->rows[i] = w->rows;
+	odm_deal(g, w->step, w->m, p->sorted, w->rows > 0 ? p->rows : NULL, w->n_predicted, keep_worker, p, p->deal,
+		 p->scratch);
 	for (size_t i = 0; i < w->n_predicted; i++)
 		p->keep[p->sorted[i]] = p->deal[i];
 	memset(p->n, 0, g->n_workers * sizeof(*p->n));
@@ -100,7 +105,7 @@ static void deal_by_backlog(struct odm_want_target *p, const struct odm_groups *
 		const uint8_t cost = odm_worker_cost(g, w->worker[i], w->m, w->expert[i]);
 
 		if (cost > 0)
-			odm_backlog_add(&p->backlog, w->step, w->m, t->id, t->expert.load, now);
+			odm_backlog_add(&p->backlog, w->step, w->m, t->id, t->expert.load);
 	}
 }
 

@@ -25,6 +25,7 @@ struct odm_want_target {
 	struct odm_want want; /* with room for every expert */
 	uint16_t *sorted; /* [n_experts] */
 	uint32_t *deal; /* [n_experts] */
+	uint32_t *rows; /* [n_experts] */
 	uint32_t *keep; /* [n_experts]: by expert */
 	uint32_t *scratch; /* for odm_deal */
 	uint32_t *n; /* [max_workers]: experts of the layer on each worker */

@@ -12,7 +12,7 @@ enum {
 /* ---- Prefill ---- */
 
 static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert,
-			   const uint32_t *worker, size_t n)
+			   const uint32_t *worker, size_t n, uint32_t rows)
 {
 	struct step_slot *s = &p->slot[PROMPT];
 	uint16_t *required;
@@ -25,6 +25,7 @@ static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m,
 	for (size_t i = 0; worker != NULL && i < n; i++)
 		where_of(p, s, m)[required[i]] = worker[i];
 	entry_of(p, s, m)->n_required = (uint32_t)n;
+	entry_of(p, s, m)->required_rows = rows;
 	set_dirty(p, entry_of(p, s, m), n > 0);
 }
 
@@ -32,14 +33,14 @@ void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t 
 			     const uint32_t *worker, size_t n)
 {
 	pthread_mutex_lock(&p->lock);
-	require_locked(p, step, m, expert, worker, n);
+	require_locked(p, step, m, expert, worker, n, 0);
 	pthread_mutex_unlock(&p->lock);
 }
 
-void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m)
+void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m, uint32_t rows)
 {
 	pthread_mutex_lock(&p->lock);
-	require_locked(p, step, m, NULL, NULL, p->o.n_experts);
+	require_locked(p, step, m, NULL, NULL, p->o.n_experts, rows);
 	pthread_mutex_unlock(&p->lock);
 }
 
@@ -155,8 +156,10 @@ static void fill_want(struct odm_predictions *p, struct step_slot *s, struct ent
 	const uint32_t *where = where_of(p, s, w->m);
 
 	w->prompt = number_of(p, s) == PROMPT;
+	w->rows = 0;
 	if (w->prompt) {
 		w->n_predicted = w->n = e->n_required;
+		w->rows = e->required_rows;
 		memcpy(w->expert, p->required + (size_t)w->m * p->o.n_experts, w->n * sizeof(*w->expert));
 	} else {
 		collect(p, s, w);

@@ -13,6 +13,7 @@ struct odm_want {
 	uint64_t step;
 	uint32_t m, version; /* grows with each want of the same (step, m) */
 	bool prompt;
+	uint32_t rows; /* about as many for each expert; 0: not known */
 	size_t n_predicted, n;
 	uint16_t *expert; /* [n_experts], the caller's, as the other arrays are */
 	uint32_t *worker; /* [n_experts]: worker where each is in flight; ODM_NOBODY: none */
@@ -30,8 +31,8 @@ struct odm_want {
 void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert,
 			     const uint32_t *worker, size_t n);
 
-/* odm_predictions_require for all experts of the layer. */
-void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m);
+/* odm_predictions_require for all experts of the layer, each with about so many rows. */
+void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m, uint32_t rows);
 
 /* Loop thread: the next (step, m) whose WANTs have changed. False when there is none. */
 bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w);

@@ -50,6 +50,7 @@ struct entry {
 	bool resolved; /* the router has chosen */
 	bool learnt; /* odm_predictions_learn is done */
 	uint32_t n_required; /* prefill: experts known for certain */
+	uint32_t required_rows; /* as odm_want.rows */
 	uint32_t n_sent; /* in the version that was placed last */
 	uint64_t epoch; /* the version's that was placed last */
 	/* When it was learnt: experts of its predictions, and when the last of them came. */

@@ -192,7 +192,7 @@ static void fields_for_programs(void **state)
 		" \"stalls\": 6, \"stall_s\": 1.0,"
 		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1,"
 		" \"cache_uses\": 80, \"cache_hits\": 40, \"loads\": 7,"
-		" \"loaded_bytes\": 11010048, \"host_bytes\": 0, \"host_experts\": 0, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_rows\": 17, \"worker_compute_s\": 1.25,"
+		" \"loaded_bytes\": 11010048, \"host_bytes\": 0, \"host_experts\": 0, \"dense_bytes\": 0, \"dense_wait_s\": 0.0, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_rows\": 17, \"worker_compute_s\": 1.25,"
 		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"align_bytes\": 23456, \"asked_bytes\": 2048, \"run_bytes\": 170, \"result_bytes\": 190, \"align_s\": 0.75,"
 		" \"align_bytes_per_token\": 2345.6, \"first_prediction_min_s\": -0.0015,"
 		" \"first_prediction_median_s\": 0.00025, \"first_prediction_max_s\": 0.004, \"lead_layers\": 2.5, \"first_predictions\": 9, \"lead_sum\": 10, \"lead_routers\": 4, \"nodes\": ["

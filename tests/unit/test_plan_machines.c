@@ -179,6 +179,34 @@ static void a_slow_worker_is_left_out(void **state)
 	}
 }
 
+/* Workers of speed 1 : 2 : 4 whose loads are known long before: loads take 8, 4 and 2 ms, so the four of a layer take
+ * at least 4 / (1/8 + 1/4 + 1/2) = 4.57 ms, and 4 / (1/4 + 1/2) = 5.33 ms without the slow worker. With it layers may
+ * not take longer. */
+static void a_slow_worker_helps_with_loads(void **state)
+{
+	struct setting s;
+
+	(void)state;
+	for (unsigned slots = 3; slots <= 16; slots++) {
+		double layer_ms;
+
+		set_up(&s, 4, 16, 4, 3);
+		s.routes.draft_right = 1;
+		s.model.expert_weights = MS;
+		s.model.load_bytes = 2 * (uint64_t)MS;
+		s.cluster.has_shadow = s.opts.early = true;
+		s.cluster.shadow_route_ns = MS / 2;
+		for (uint32_t w = 0; w < 3; w++) {
+			s.worker[w].read_rate = s.worker[w].speed = GIGA / (double)(4u >> w);
+			s.worker[w].many = 8 * s.worker[w].speed;
+			s.worker[w].slots = slots;
+		}
+		layer_ms = (double)run(&s, 1, 0, 50).total_ns / (200.0 * MS);
+		if (layer_ms < 4.57 || layer_ms > 5.0)
+			fail_msg("%u slots: %.2f ms a layer; expected 4.57 to 5", slots, layer_ms);
+	}
+}
+
 /* Rows share a product's weights: up to 4 rows take as long as one, 8 rows twice as long. The only expert is loaded
  * once for all. */
 static void texts_share_weights(void **state)
@@ -668,6 +696,7 @@ int main(void)
 		cmocka_unit_test(main_s_port_is_shared),
 		cmocka_unit_test(the_slowest_worker_ends_the_layer),
 		cmocka_unit_test(a_slow_worker_is_left_out),
+		cmocka_unit_test(a_slow_worker_helps_with_loads),
 		cmocka_unit_test(texts_share_weights),
 		cmocka_unit_test(a_prompt_is_a_step_of_many_rows),
 		cmocka_unit_test(prompts_take_turns_with_decode),

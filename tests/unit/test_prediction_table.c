@@ -365,7 +365,7 @@ static void require(struct prediction_table_world *w)
 		if (chance(60))
 			l.expert[l.n++] = e;
 	if (l.n == EXPERTS)
-		odm_predictions_require_all(w->p, w->prompt.number, m);
+		odm_predictions_require_all(w->p, w->prompt.number, m, 1);
 	else
 		odm_predictions_require(w->p, w->prompt.number, m, l.expert, NULL, l.n);
 	if (l.n > 0)

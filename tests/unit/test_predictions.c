@@ -907,7 +907,7 @@ static void prefill_requires_without_scoring(void **state)
 		resolve(p, step, 0, 4, 6);
 	}
 	predict(p, 15, 1, 42, 4, 6);
-	odm_predictions_require_all(p, 3, 1);
+	odm_predictions_require_all(p, 3, 1, 5);
 	assert_true(take_want(p, &w) && w.w.step == 3 && w.w.n == EXPERTS);
 	send_want(p, &w, 5, 6);
 	assert_true(take_want(p, &w) && w.w.step == 15 && w.w.n == 2);
@@ -915,7 +915,7 @@ static void prefill_requires_without_scoring(void **state)
 	assert_int_equal(odm_predictions_where(p, 3, 1, 1), 6);
 	odm_predictions_begin(p, 17, 0, NULL, 0, false);
 	assert_int_equal(odm_predictions_where(p, 3, 1, 1), ODM_NOBODY);
-	odm_predictions_require_all(p, 3, 1);
+	odm_predictions_require_all(p, 3, 1, 5);
 	assert_false(take_want(p, &w));
 	r = take(p, &times);
 	assert_int_equal(r.all.recalled, 12);

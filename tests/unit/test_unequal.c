@@ -369,9 +369,9 @@ static void one_slot_is_one_load_at_a_time(void **state)
 	g.times = times;
 	times[0].slots = times[1].slots = 1;
 	assert_int_equal(odm_want_target_init(&p, 70, 2, &err), OD_OK);
-	odm_backlog_reached(&p.backlog, 1, 0, 70, (uint64_t)(100 * MS));
+	odm_backlog_reached(&p.backlog, 1, 0, 70, 0, (uint64_t)(100 * MS));
 	for (uint32_t m = 1; m < 21; m++) {
-		odm_backlog_reached(&p.backlog, 1, m, 70, (uint64_t)((100 + 10 * m) * MS));
+		odm_backlog_reached(&p.backlog, 1, m, 70, 0, (uint64_t)((100 + 10 * m) * MS));
 		n[want_one(&p, &g, one, m + 2, (100 + 10 * m) * MS)]++;
 	}
 	assert_in_range(n[0], 8, 12); /* they take turns */
@@ -379,7 +379,7 @@ static void one_slot_is_one_load_at_a_time(void **state)
 	times[0].slots = 8;
 	times[1].expert.run = 1 * MS; /* both have loaded in time, but it runs longer */
 	for (uint32_t m = 21; m < 41; m++) {
-		odm_backlog_reached(&p.backlog, 1, m, 70, (uint64_t)((100 + 10 * m) * MS));
+		odm_backlog_reached(&p.backlog, 1, m, 70, 0, (uint64_t)((100 + 10 * m) * MS));
 		n[want_one(&p, &g, many, m + 2, (100 + 10 * m) * MS)]++;
 	}
 	assert_in_range(n[0], 18, 20);
