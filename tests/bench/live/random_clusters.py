@@ -10,7 +10,7 @@ links have 0.1 to 2.5 Gbit/s. Each daemon computes on a paced device, so its tim
 processors are not busy: the share of their time that was used is printed, and should stay below 60 %.
 
 For each cluster: the daemons start, `od-plan --check HOSTS --write` measures them, od-plan makes a plan of config.json and the hosts file, the workers are
-started again with the options that it names, and od-main writes texts: one to warm up, then --texts at once. Compared are tokens a second, and the
+started again with the options that it names, and od-main serve writes texts: some to warm up, three one by one, then --texts at once. Compared are tokens a second, and the
 memory of each daemon at its peak."""
 import argparse
 import json
@@ -28,13 +28,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "integ"))
 from cluster_util import BIN, TMP, tool  # noqa: E402
 from netns_lan import Lan, Node, Unavailable  # noqa: E402
+from stream_client import StreamClient  # noqa: E402
 
 PLUGIN = os.path.abspath(os.path.join(BIN, "..", "lib", "libod_paced.so"))
 SHAPE = {"layers": 12, "hidden": 512, "intermediate": 512, "experts": 16, "top-k": 2, "heads": 8, "kv-heads": 2, "head-dim": 64, "vocab": 1024,
          "ctx": 1024}
 MOST_HOSTS = 8
 MIB = 1 << 20
-PROMPTS = ["aa bb", "cc dd ee", "ff gg", "hh ii jj"]
+STAGES = 8 * MIB
+PORT = 8083
 
 
 def make_model():
@@ -101,27 +103,45 @@ def peak(pid):
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM"))
 
 
-def write_live(args, lan, hosts, path, pack, plan):
-    """One text after a warm one: tokens a second, peak bytes of main."""
+def write_live(args, lan, hosts, path, pack, options):
+    """Tokens a second of one text and of --texts texts, the share of the processors that one text took, and main's process at its end.
+
+    Caches are warm, and the texts together fill what --ctx-size promises them."""
     main = hosts[0]
     log = open(os.path.join(TMP, "random-main.log"), "w+")
-    p = lan.start(main["name"], "od-main", "--workers", path, "--insecure", "--pack", pack, "--device", "cuda", "--json", "--ignore-eos", "--max-tokens",
-                  args.tokens, *plan["main_options"], env=environment(main), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
-    rates, used = [], None
-    for i, prompt in enumerate(PROMPTS):
-        if i == 1:
-            used = busy_seconds()
-        p.stdin.write(prompt + "\n")
-        p.stdin.flush()
-        line = p.stdout.readline()
-        if not line:
+    p = lan.start(main["name"], "od-main", "serve", "--workers", path, "--insecure", "--pack", pack, "--device", "cuda", "--prefix-cache-mib", 0, "--parallel",
+                  args.texts, "--listen", f"127.0.0.1:{PORT}", "--draft", "auto" if args.drafts else "off", *options, env=environment(main),
+                  stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    client = StreamClient(lan, main["name"])
+
+    def body(first, tokens):
+        return {"prompt": [300 + (first * 31 + i * 7) % 700 for i in range(8)], "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+
+    def ask(*bodies):
+        answers = client.ask(PORT, *bodies)
+        for a in answers:
+            if a["error"]:
+                log.seek(0)
+                raise AssertionError(f"{a['error']}\n{log.read()[-2000:]}")
+        return answers
+
+    try:
+        if not client.wait_for(PORT, p):
             log.seek(0)
             raise AssertionError(log.read()[-2000:])
-        rates.append(json.loads(line)["tok_per_s"])
-    now, bytes_ = busy_seconds(), peak(p.pid)
-    p.stdin.close()
-    p.wait()
-    return statistics.median(rates[1:]), bytes_, (now[0] - used[0]) / (now[1] - used[1])
+        for i in range(args.warm):
+            ask(body(i, args.tokens))
+        used = busy_seconds()
+        rates = [(len(t) - 1) / (t[-1] - t[0]) for t in (ask(body(100 + i, args.tokens))[0]["times"] for i in range(3))]
+        now = busy_seconds()
+        times = [a["times"] for a in ask(*(body(200 + i, args.ctx - 9) for i in range(args.texts)))]
+        begin, end = max(t[0] for t in times), min(t[-1] for t in times)  # all of them are in decode
+        many = sum(begin < x <= end for t in times for x in t) / (end - begin)
+        return statistics.median(rates), many, (now[0] - used[0]) / (now[1] - used[1]), peak(p.pid)
+    finally:
+        client.close()
+        p.terminate()
+        p.wait()
 
 
 def options_of(text, program):
@@ -132,6 +152,15 @@ def options_of(text, program):
         if m:
             found[m[2] or ""] = shlex.split(m[1])
     return found
+
+
+def beside_the_device(options):
+    """A paced device maps no memory, so a worker has stages on the host, too: these are not the machine's."""
+    options = list(options)
+    if "--memory-limit" in options:
+        i = options.index("--memory-limit") + 1
+        options[i] = f"{round(float(options[i][:-1]) * {'K': 2 ** 10, 'M': 2 ** 20, 'G': 2 ** 30}[options[i][-1]]) + STAGES}"
+    return tuple(options)
 
 
 def one(args, number, seed, config, pack):
@@ -153,23 +182,24 @@ def one(args, number, seed, config, pack):
         status, out, err = run(lan, hosts[0], "od-plan", "--check", path, pack, "--insecure", "--device", "cuda", "--write", "--json")
         if status != 0:
             raise AssertionError(f"od-plan --check: {status}\n{out[-1500:]}\n{err[-1500:]}")
-        text = subprocess.run([os.path.join(BIN, "od-plan"), config, path], capture_output=True, text=True)
-        plan = json.loads(subprocess.run([os.path.join(BIN, "od-plan"), config, path, "--json"], capture_output=True, text=True).stdout)
+        text = subprocess.run([os.path.join(BIN, "od-plan"), config, path, "--ctx-size", str(args.ctx)], capture_output=True, text=True)
+        plan = json.loads(subprocess.run([os.path.join(BIN, "od-plan"), config, path, "--ctx-size", str(args.ctx), "--json"], capture_output=True, text=True).stdout)
         for n in nodes:
             wanted = options_of(text.stdout, f"od-{n.role}").get(lan.address(n.name))
             if wanted is not None:
-                n.options = tuple(wanted)
+                n.options = beside_the_device(wanted)
                 n.restart()
-        plan["main_options"] = [o for o in next(iter(options_of(text.stdout, "od-main").values()))]
-        i = plan["main_options"].index("--workers")
-        del plan["main_options"][i:i + 2]
-        rate, main_bytes, busy = write_live(args, lan, hosts, path, pack, plan)
-        planned = next(f["value"] for f in plan["figures"] if f["figure"] == "tokens_per_second" and f["texts"] == 1 and f["drafts"] == args.drafts)
+        options = next(iter(options_of(text.stdout, "od-main").values()))
+        i = options.index("--workers")
+        del options[i:i + 2]
+        rate, many, busy, main_bytes = write_live(args, lan, hosts, path, pack, options)
+        planned = {f["texts"]: f["value"] for f in plan["figures"] if f["figure"] == "tokens_per_second" and f["drafts"] == args.drafts}
         memory = [{"host": h["host"], "planned": h["memory"]["need_bytes"]} for h in plan["hosts"]]
         memory[0]["peak"] = main_bytes
         for n in nodes:
             next(m for m in memory if m["host"] == lan.address(n.name))["peak"] = peak(n.process.pid)
-        return {"cluster": number, "hosts": hosts, "fits": plan["fits"], "planned": round(planned, 2), "live": round(rate, 2), "ratio": round(rate / planned, 3),
+        return {"cluster": number, "hosts": hosts, "fits": plan["fits"], "planned": round(planned[1], 2), "live": round(rate, 2), "ratio": round(rate / planned[1], 3),
+                "ratio_many": round(many / planned[args.texts], 3),
                 "memory_ratio": [round(m.get("peak", 0) / m["planned"], 3) for m in memory], "busy": round(busy, 2), "words": open(path).read(), "plan": text.stdout}
     finally:
         for n in nodes:
@@ -183,7 +213,10 @@ def main():
     p.add_argument("--clusters", type=int, default=20)
     p.add_argument("--first", type=int, default=0)
     p.add_argument("--seed")
-    p.add_argument("--tokens", type=int, default=64)
+    p.add_argument("--tokens", type=int, default=48)
+    p.add_argument("--ctx", type=int, default=128, help="tokens of context that texts are promised, and fill")
+    p.add_argument("--texts", type=int, default=16, choices=(4, 16))
+    p.add_argument("--warm", type=int, default=3, help="texts before the first that is measured")
     p.add_argument("--drafts", action="store_true")
     p.add_argument("--json", help="a file for all that was seen, a line a cluster")
     p.add_argument("--verbose", action="store_true")
@@ -202,7 +235,7 @@ def main():
             with open(args.json, "a") as f:
                 f.write(json.dumps(row) + "\n")
         good += abs(row.get("ratio", 0) - 1) <= 0.1
-        print(*(f"{k} {v}" for k, v in row.items() if k in ("cluster", "error", "fits", "planned", "live", "ratio", "memory_ratio", "busy")),
+        print(*(f"{k} {v}" for k, v in row.items() if k in ("cluster", "error", "fits", "planned", "live", "ratio", "ratio_many", "memory_ratio", "busy")),
               *([row["words"], row["plan"]] if args.verbose and "plan" in row else []), sep="  ", flush=True)
     print(f"seed {seed}: {good} of {args.clusters} within 10 %")
 

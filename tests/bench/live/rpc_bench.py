@@ -15,7 +15,6 @@ of the model's weights, h0's less by what od-main has of the model; so all hosts
 A client on h0 asks both for the same random prompts, greedy, as streams: the time to the first token, and the time of each further one. Both
 servers are up all the time, and only one works. Printed are medians, and the medians of the ratios within a round."""
 import argparse
-import http.client
 import json
 import os
 import random
@@ -30,87 +29,20 @@ sys.path.insert(0, os.path.join(HERE, "..", "..", "integ"))
 import cluster_util  # noqa: E402
 from cluster_util import BIN, TMP  # noqa: E402
 from netns_lan import LimitedLan, Node, Unavailable  # noqa: E402
+from stream_client import StreamClient  # noqa: E402
 
 HOSTS = ["h0", "h1", "h2", "h3"]
 RPC_PORT, LLAMA_PORT, OD_PORT = 50052, 8081, 8082
 BESIDE = 256 << 20  # what a host's programs may have beside weights
 
 
-# ---- The client, which runs in h0's namespace: a request a line, an answer a line ----
-
-def stream(port, body):
-    """Seconds to the first token, seconds from there to the last, and the tokens' texts."""
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-    begin = time.monotonic()
-    c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-    answer = c.getresponse()
-    if answer.status != 200:
-        return {"error": f"{answer.status}: {answer.read()[:500]}"}
-    times, texts, error = [], [], None
-    for line in answer:
-        if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
-            continue
-        event = json.loads(line[6:])
-        if "error" in event:
-            error = event["error"]
-        for choice in event.get("choices", []):
-            if choice.get("finish_reason") is None:
-                times.append(time.monotonic())
-                texts.append(choice.get("text", ""))
-    if not times:
-        return {"error": error or "no token came"}
-    return {"ttft": times[0] - begin, "decode": times[-1] - times[0], "n": len(times), "text": "".join(texts),
-            "longest": max((b - a for a, b in zip(times, times[1:])), default=0), "error": error}
-
-
-def client():
-    for line in sys.stdin:
-        port, body = json.loads(line)
-        try:
-            answer = stream(port, body)
-        except (OSError, http.client.HTTPException) as e:
-            answer = {"error": f"{type(e).__name__}: {e}"}
-        print(json.dumps(answer), flush=True)
-
-
-# ---- The two clusters ----
-
-def wait_for(port, client, process, seconds):
-    """A server that answers; or that has ended: False."""
-    body = {"prompt": [300, 301], "max_tokens": 1, "temperature": 0, "stream": True}
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            return False
-        if not client.ask(port, body).get("error"):
-            return True
-        time.sleep(0.5)
-    return False
-
-
 running = []  # what main() ends, whatever happens
 
 
-class Client:
-    def __init__(self, lan):
-        running.append(self)
-        self.process = lan.start("h0", sys.executable, os.path.abspath(__file__), "--client", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def begin(self, port, body):
-        self.process.stdin.write(json.dumps([port, body]) + "\n")
-        self.process.stdin.flush()
-
-    def answer(self):
-        return json.loads(self.process.stdout.readline())
-
-    def ask(self, port, body):
-        self.begin(port, body)
-        return self.answer()
-
-    def close(self):
-        running.remove(self)
-        self.process.stdin.close()
-        self.process.wait()
+def start_client(lan):
+    client = StreamClient(lan, "h0")
+    running.append(client)
+    return client
 
 
 class Llama:
@@ -130,7 +62,7 @@ class Llama:
                                  "--no-warmup", "--port", LLAMA_PORT, env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
 
     def body(self, prompt, tokens):
-        return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True, "cache_prompt": False}
+        return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
 
     def processes(self):
         return {**{h: p.pid for h, p in self.rpc.items()}, "server": self.process.pid}
@@ -168,7 +100,7 @@ class Od:
                                  stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
 
     def body(self, prompt, tokens):
-        return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
+        return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
 
     def processes(self):
         return {**{h: n.process.pid for h, n in self.nodes.items()}, "server": self.process.pid}
@@ -191,14 +123,19 @@ def peak_mib(pid):
         return next(int(line.split()[1]) // 1024 for line in f if line.startswith("VmHWM"))
 
 
+def rate(answer):
+    """Tokens a second behind the first."""
+    return (len(answer["times"]) - 1) / (answer["times"][-1] - answer["times"][0])
+
+
 def median(values):
     return round(statistics.median(values), 3)
 
 
 def speed(lan, args, quarter):
-    client, systems = Client(lan), {"llama.cpp RPC": Llama(lan, args), "od-moe": Od(lan, args, quarter)}
+    client, systems = start_client(lan), {"llama.cpp RPC": Llama(lan, args), "od-moe": Od(lan, args, quarter)}
     for name, s in systems.items():
-        if not wait_for(s.port, client, s.process, 600):
+        if not client.wait_for(s.port, s.process):
             sys.exit(f"{name} did not start: {s.why()}")
     rng = random.Random(args.seed)
     decode, prompt, same = {n: [] for n in systems}, {n: [] for n in systems}, 0
@@ -206,14 +143,14 @@ def speed(lan, args, quarter):
         ids = [rng.randrange(300, args.vocab) for _ in range(args.prompt)]
         texts = []
         for name, s in systems.items():
-            a = client.ask(s.port, s.body(ids, 1))
-            b = client.ask(s.port, s.body(ids[:8], args.tokens))
+            a, = client.ask(s.port, s.body(ids, 1))
+            b, = client.ask(s.port, s.body(ids[:8], args.tokens))
             if a.get("error") or b.get("error"):
                 sys.exit(f"{name}: {a.get('error')} {b.get('error')} {s.why()}")
             texts.append(b["text"])
             if r >= args.warm:
-                prompt[name].append(args.prompt / a["ttft"])
-                decode[name].append((b["n"] - 1) / b["decode"])
+                prompt[name].append(args.prompt / a["times"][0])
+                decode[name].append(rate(b))
         same += texts[0] == texts[1]
     base = list(systems)[0]
     rows = [{"system": n, "decode_tok_per_s": median(decode[n]), "prompt_tok_per_s": median(prompt[n]),
@@ -226,32 +163,32 @@ def speed(lan, args, quarter):
 
 def kill(lan, args, quarter):
     """h2 is killed in the middle of a text."""
-    client, rows = Client(lan), []
+    client, rows = start_client(lan), []
     for name, make in (("llama.cpp RPC", lambda: Llama(lan, args)), ("od-moe", lambda: Od(lan, args, quarter))):
         s = make()
-        if not wait_for(s.port, client, s.process, 600):
+        if not client.wait_for(s.port, s.process):
             sys.exit(f"{name} did not start: {s.why()}")
-        whole = client.ask(s.port, s.body(list(range(300, 308)), args.tokens))
+        whole, = client.ask(s.port, s.body(list(range(300, 308)), args.tokens))
         client.begin(s.port, s.body(list(range(300, 308)), args.tokens))
-        time.sleep(whole["ttft"] + whole["decode"] / 3)
+        time.sleep(whole["times"][args.tokens // 3])
         os.kill(s.processes()["h2"], signal.SIGKILL)
-        a = client.answer()
-        after = client.ask(s.port, s.body(list(range(300, 308)), 8))
-        rows.append({"system": name, "tokens": a.get("n", 0), "of": whole["n"], "same_text": a.get("text") == whole["text"], "longest_gap_s": round(a.get("longest", 0), 3),
+        a, = client.answers()
+        after, = client.ask(s.port, s.body(list(range(300, 308)), 8))
+        rows.append({"system": name, "tokens": len(a["times"]), "of": len(whole["times"]), "same_text": a.get("text") == whole["text"], "longest_gap_s": round(max((y - x for x, y in zip(a["times"], a["times"][1:])), default=0), 3),
                      "error": a.get("error"), "next_request": after.get("error") or "answered", "server": "ended" if s.process.poll() is not None else "runs"})
         s.close()
     return rows
 
 
 def large(lan, args, quarter):
-    client, rows = Client(lan), []
+    client, rows = start_client(lan), []
     for name, make in (("llama.cpp RPC", lambda: Llama(lan, args)), ("od-moe", lambda: Od(lan, args, quarter))):
         s = make()
-        ok = wait_for(s.port, client, s.process, 600)
+        ok = client.wait_for(s.port, s.process)
         row = {"system": name, "runs": ok, "mib_a_host": args.large}
         if ok:
-            a = client.ask(s.port, s.body(list(range(300, 308)), args.tokens))
-            row.update(decode_tok_per_s=round((a["n"] - 1) / a["decode"], 2) if not a.get("error") else a["error"],
+            a, = client.ask(s.port, s.body(list(range(300, 308)), args.tokens))
+            row.update(decode_tok_per_s=a["error"] or round(rate(a), 2),
                        peak_mib={h: peak_mib(p) for h, p in s.processes().items()})
         else:
             row.update(why=s.why(), killed_for_memory=[h for h in HOSTS if lan.was_killed(h)])
@@ -262,7 +199,6 @@ def large(lan, args, quarter):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--client", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("--pack")
     p.add_argument("--gguf")
     p.add_argument("--llama")
@@ -280,9 +216,6 @@ def main():
     p.add_argument("--main-arg", action="append", default=[])
     p.add_argument("--worker-arg", action="append", default=[])
     args = p.parse_args()
-    if args.client:
-        client()
-        return
     weights = sum(os.path.getsize(os.path.join(args.pack, f)) for f in ("dense.bin",)) + experts_bytes(args.pack)
     quarter = args.large << 20 if args.large else weights // 4
     try:
