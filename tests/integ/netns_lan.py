@@ -21,6 +21,18 @@ def tc(*args):
     return subprocess.run(["tc", *args], check=False, capture_output=True, text=True).returncode == 0
 
 
+def bits(rate):
+    """A second, of a rate as tc has it: "1gbit", "256kbit"."""
+    number, unit = re.fullmatch(r"([\d.]+)([kmg]?)bit", rate).groups()
+    return float(number) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[unit]
+
+
+def set_rate(where, dev, rate, latency):
+    """False: tc cannot. The burst is a quarter of a millisecond, so that late timers do not make a fast link slower (two packets at 1 Gbit/s
+    pass two thirds of it), and at least two packets, so that a slow link is never faster for longer."""
+    return tc("-n", where, "qdisc", "replace", "dev", dev, "root", "tbf", "rate", rate, "burst", f"{max(3100, bits(rate) / 8 / 4000):.0f}", "latency", latency)
+
+
 class Lan:
     """A namespace for each host, and one for the switch with a port for each host. No packet leaves it.
 
@@ -73,8 +85,8 @@ class Lan:
         ip("-n", self.switch, "link", "set", node, "up")
 
     def shape(self, rate):
-        """True: every link has this rate now, each way, as tc has it ("1gbit"). The burst is two packets, so that a link is never faster for longer."""
-        return all(tc("-n", where, "qdisc", "replace", "dev", dev, "root", "tbf", "rate", rate, "burst", "3100", "latency", "50ms")
+        """True: every link has this rate now, each way, as tc has it ("1gbit")."""
+        return all(set_rate(where, dev, rate, "50ms")
                    for node in self.nodes for where, dev in ((self.name(node), "eth0"), (self.switch, node)))
 
     def limit(self, node, rate, up=True, down=True):
@@ -82,7 +94,7 @@ class Lan:
         for where, dev, wanted in ((self.name(node), "eth0", up), (self.switch, node, down)):
             if wanted and rate is None:
                 tc("-n", where, "qdisc", "del", "dev", dev, "root")
-            elif wanted and not tc("-n", where, "qdisc", "replace", "dev", dev, "root", "tbf", "rate", rate, "burst", "3100", "latency", "400ms"):
+            elif wanted and not set_rate(where, dev, rate, "400ms"):
                 raise Unavailable("cannot shape a link with tc here")
 
     def bytes_of(self, node):

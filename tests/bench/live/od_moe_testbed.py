@@ -22,7 +22,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "integ"))
 from cluster_util import BIN, TMP, tool  # noqa: E402
-from netns_lan import Lan, Node, Unavailable, tc  # noqa: E402
+from netns_lan import Lan, Node, Unavailable  # noqa: E402
 
 BUILD = os.path.abspath(os.path.join(BIN, ".."))
 WORKERS = [f"w{i}" for i in range(8)]
@@ -104,16 +104,11 @@ class Testbed:
                 f.write("".join(f"{'shadow' if n == 'shadow0' else 'worker'} {self.lan.address(n)}\n" for n in lines))
 
     def shape(self, stretch):
-        """The burst is a quarter of a millisecond, so that late timers do not make links slower."""
         if stretch == self.stretch:
             return
         self.stretch = stretch
-        rate = LINK_BITS / stretch
-        for node in NODES:
-            for where, device in ((self.lan.name(node), "eth0"), (self.lan.switch, node)):
-                if not tc("-n", where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{rate:.0f}bit", "burst",
-                          f"{max(3100, rate / 8 / 4000):.0f}", "latency", "50ms"):
-                    raise Unavailable("cannot shape links with tc here")
+        if not self.lan.shape(f"{LINK_BITS / stretch:.0f}bit"):
+            raise Unavailable("cannot shape links with tc here")
 
     def environment(self, node):
         return {**os.environ, "OD_CUDA_PLUGIN": os.path.join(BUILD, "lib", "libod_paced.so"), "OD_PACED": "@" + self.words(node)}
