@@ -17,7 +17,7 @@
 #define MANY_OVER_SPEED 8 /* many= when it is not given */
 #define USUAL_LATENCY_NS 2e5
 #define RUN_NS 2e4 /* a RUN, or a layer, takes so much beside its products, if fixed= is not given */
-#define USUAL_READ 1e9 /* a disk that nobody has measured */
+#define USUAL_READ 1e9 /* bytes a second: read= is missing */
 #define LONGEST_PROMPT 2048u
 #define MOST_SLOTS 64u /* od-worker's, if it is not told how many */
 #define FEW_KEPT 4 /* Where less than a fourth of the experts is kept, slots may be worth more. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAST_BYTE_NS 60.0 /* these two are members_links.c's */
+#define FAST_BYTE_NS 60.0 /* members_links.c has the same two numbers */
 #define WINDOW_NS 5e8
 
 double odp_window_ns(const struct odp_sim_model *model, uint32_t n_workers, uint32_t group_size, unsigned slots,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIN_CHUNK_ROWS 16 /* these two are batch.c's */
+#define MIN_CHUNK_ROWS 16 /* batch.c has the same two numbers */
 #define PREFILL_PER_DECODE 2
 #define SMALL_BYTES 100 /* a message without rows, with what TCP adds */
 #define STEP_ROW_BYTES 20

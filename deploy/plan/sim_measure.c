@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define UNLIKE 1.2 /* these three are members_times.c's */
+#define UNLIKE 1.2 /* members_times.c has the same three numbers */
 #define SLACK_NS (0.3 * OD_NS_PER_MS)
 #define OTHER_CACHE 0.75
 #define SLACK_ROWS 16
