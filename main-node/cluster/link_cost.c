@@ -280,14 +280,24 @@ static struct cost_share share_of(const struct odm_layer_shape *s, enum odm_deal
 				    pairs < PROMPT_ROWS ? pairs : PROMPT_ROWS };
 }
 
-/* When a worker is through with it. */
+/* When a worker is through with it. loads: of the share's experts. */
 static double finish(const struct odm_layer_shape *s, const struct odm_link_excess *e, enum odm_deal_kind kind,
-		     const struct cost_share *p)
+		     const struct cost_share *p, double loads)
 {
-	const double work = p->n * (s->expert.load + odm_expert_run_ns(&s->expert, p->pairs / p->n));
+	const double work = loads * s->expert.load + p->n * odm_expert_run_ns(&s->expert, p->pairs / p->n);
 	const double link = e->latency + e->byte * (s->row_bytes * (p->rows + p->pairs) + 2 * HEADER_BYTES);
 
 	return e->stays[kind] * link + work;
+}
+
+/* When it is through with the least that it can be dealt: an expert that it has. */
+static double least(const struct odm_layer_shape *s, const struct odm_link_excess *e, enum odm_deal_kind kind)
+{
+	const double all = (double)PROMPT_ROWS * s->top_k, each = s->n_experts < all ? all / s->n_experts : 1,
+		     pairs = kind == ODM_DEAL_FEW ? 1 : each;
+	const struct cost_share one = { 1, pairs, pairs };
+
+	return finish(s, e, kind, &one, 0);
 }
 
 /* The quickest first, equal ones in their order. */
@@ -296,7 +306,7 @@ static void sort(const struct odm_layer_shape *s, struct odm_link_excess *e, uin
 	const struct cost_share share = share_of(s, kind, n);
 
 	for (uint32_t i = 0; i < n; i++)
-		e[i].key = finish(s, &e[i], kind, &share);
+		e[i].key = finish(s, &e[i], kind, &share, share.n);
 	for (uint32_t i = 1; i < n; i++) { /* nearly all are equal */
 		const struct odm_link_excess one = e[i];
 		uint32_t at = i;
@@ -315,15 +325,15 @@ static double end_of(const struct odm_layer_shape *s, const struct odm_link_exce
 	double end = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		const double ns = finish(s, &e[i], kind, &share);
+		const double ns = finish(s, &e[i], kind, &share, share.n);
 
 		end = ns > end ? ns : end;
 	}
 	return end;
 }
 
-/* Sorts them so that the first ones, whose number is returned, are worth it: as many as end a layer about as soon as
- * fewer. */
+/* Sorts them so that the first ones, whose number is returned, are worth it: those that can help. How much each gets
+ * is up to dealing by finish times (placement.h). */
 static uint32_t worth(const struct odm_layer_shape *s, struct odm_link_excess *e, uint32_t n, enum odm_deal_kind kind)
 {
 	double best;
@@ -334,9 +344,9 @@ static uint32_t worth(const struct odm_layer_shape *s, struct odm_link_excess *e
 	for (uint32_t p = 2; p <= n; p++) {
 		const double end = end_of(s, e, p, kind);
 
-		best = end < best ? end : best;
-		if (end <= MARGIN * best + MARGIN_NS)
+		if (least(s, &e[p - 1], kind) <= MARGIN * best + MARGIN_NS)
 			most = p;
+		best = end < best ? end : best;
 	}
 	return most;
 }

@@ -1,9 +1,10 @@
-/* link_cost.h - what a worker's link costs, and which workers a layer is quicker without for their links.
+/* link_cost.h - what a worker's link costs, and which workers cannot help in a layer for their links.
  *
  * A link that is slow or loses packets can make every layer end later. Two estimates are kept for each worker: the
  * round trip (heartbeats) and the time of a byte (probes: a padded heartbeat right behind a bare one). With these, and
- * the time of the work, a layer is scheduled on paper for the best worker, the two best, and so on; those that would
- * make it end later are passed over. A decode step and a prompt differ in bytes and work, so there are two answers.
+ * the time of the work, a layer is scheduled on paper for the best worker, the two best, and so on; those that could
+ * not answer with one expert until then are passed over. The others get what they can do in time (placement.h). A
+ * decode step and a prompt differ in bytes and work, so there are two answers.
  * Times of the work itself are in worker_times.h.
  * Estimates ignore rare outliers and small differences: workers of one LAN count as equal, however busy the machines
  * are.
