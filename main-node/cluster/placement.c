@@ -11,6 +11,7 @@
 #define TICK_NS 100.0
 #define MOST_TICKS (1u << 30) /* 107 s */
 #define MOVES_ONE_OF 128
+#define HOMING_SHARE 0.03 /* of a layer's time, to load experts at home */
 
 struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_moe)
 {
@@ -50,6 +51,7 @@ static uint64_t mix(uint64_t x)
 /* A layer's experts on their way to workers. Loads are in units of ODM_COST_LOAD, or with times in ticks. */
 struct dealer {
 	const struct odm_groups *g;
+	uint64_t step;
 	uint32_t m, group;
 	const uint16_t *expert;
 	const uint32_t *rows; /* NULL: one each */
@@ -165,13 +167,21 @@ static uint32_t load_with(const struct dealer *d, uint32_t w, size_t i, uint8_t 
 	return d->load[w] + d->run + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
 }
 
-/* The rank of a choice. An expert that is to be loaded leaves its home only for a worker that ends clearly
- * earlier. */
+/* Uniform in (0, 1), of an expert of this layer. */
+static double draw(const struct dealer *d, size_t i)
+{
+	const uint64_t number = (d->step * d->g->n_moe + d->m) << 16 | d->expert[i];
+
+	return ((double)(mix(number) >> 11) + 0.5) * 0x1p-53;
+}
+
+/* The rank of a choice. An expert that is to be loaded leaves its home for a worker that ends clearly earlier, but
+ * not always, so that in the end its home caches it: the more often, the less that costs, on average HOMING_SHARE. */
 static uint32_t key_of(const struct dealer *d, uint32_t w, size_t i, uint32_t load)
 {
 	const bool leaves = d->home[i] != ODM_NOBODY && d->home[i] != w && *cost_at(d, w, i) > 0;
 
-	return leaves ? plus(load, load / 4) : load;
+	return leaves ? ticks(load * TICK_NS * (1 + HOMING_SHARE / draw(d, i))) : load;
 }
 
 static void give(const struct dealer *d, uint32_t w, size_t i, uint8_t cost)
@@ -335,19 +345,16 @@ static bool deal_one(const struct dealer *d, uint32_t *worker)
 }
 
 /* In one of many layers an expert that only others than its home cache counts as cached nowhere: so it moves. */
-static void send_home(const struct dealer *d, uint64_t step, size_t i)
+static void send_home(const struct dealer *d, size_t i)
 {
-	const uint64_t number = (step * d->g->n_moe + d->m) << 16 | d->expert[i];
-
-	if (d->home[i] == ODM_NOBODY || *cost_at(d, d->home[i], i) != ODM_COST_LOAD || mix(number) % MOVES_ONE_OF != 0)
+	if (d->home[i] == ODM_NOBODY || *cost_at(d, d->home[i], i) != ODM_COST_LOAD || draw(d, i) * MOVES_ONE_OF > 1)
 		return;
 	for (uint32_t w = 0; w < d->g->n_workers; w++)
 		if (*cost_at(d, w, i) < ODM_COST_LOAD)
 			*cost_at(d, w, i) = ODM_COST_LOAD;
 }
 
-static void deal_few(struct dealer *d, uint64_t step, uint32_t (*keep)(void *arg, uint16_t expert), void *arg,
-		     uint32_t *worker)
+static void deal_few(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
 {
 	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d))
 		ask(d, w);
@@ -362,7 +369,7 @@ static void deal_few(struct dealer *d, uint64_t step, uint32_t (*keep)(void *arg
 		for (size_t i = 0; i < d->n; i++)
 			choose_workers(d, i);
 	for (size_t i = 0; i < d->n; i++)
-		send_home(d, step, i);
+		send_home(d, i);
 	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d))
 		sort_by_cost(d, w);
 	while (deal_one(d, worker))
@@ -509,7 +516,7 @@ void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint1
 {
 	const bool few = n_experts <= g->few;
 	struct odm_groups all = *g; /* everybody is one group */
-	struct dealer d = { .g = g, .m = m, .expert = expert, .rows = rows, .n = n_experts };
+	struct dealer d = { .g = g, .step = step, .m = m, .expert = expert, .rows = rows, .n = n_experts };
 
 	all.n_groups = 1;
 	all.n_workers = g->n_many;
@@ -518,7 +525,7 @@ void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint1
 	d.run = few ? ODM_COST_RUN : ODM_COST_MANY_RUN;
 	make_dealer(&d, scratch);
 	if (few)
-		deal_few(&d, step, keep, arg, worker);
+		deal_few(&d, keep, arg, worker);
 	else if (g->homes || g->times != NULL)
 		deal_many(&d, keep, arg, worker);
 	else

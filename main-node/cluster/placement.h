@@ -77,9 +77,9 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
  * Workers that are not alike (times): the cost is the time at which the worker is through: its link, its loads, and
  * its runs, which overlap with loads of as many later experts as it has slots. Many experts go one by one to the
  * worker that is through first, cached ones before others, those with most rows first (longest processing time first).
- * So a worker that would end last alone gets nothing. With homes, an expert that a worker does not cache leaves its
- * home only if it ends clearly earlier there; one that is cached at another worker than its home moves there in one of
- * many layers. */
+ * So a worker that would end last alone gets nothing. With homes, an expert that is to be loaded leaves its home for a
+ * worker that ends clearly earlier, but not each time: so the home's cache fills, for a small share of the time. One
+ * that is cached at another worker than its home moves there in one of many layers. */
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, const uint32_t *rows,
 	      size_t n_experts, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker,
 	      uint32_t *scratch);
