@@ -11,7 +11,7 @@
 #define TICK_NS 100.0
 #define MOST_TICKS (1u << 30) /* 107 s */
 #define MOVES_ONE_OF 128
-#define HOMING_SHARE 0.03 /* of a layer's time, to load experts at home */
+#define HOMING_SHARE 0.03 /* share of the time that is given to loading experts at home */
 
 struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_moe)
 {

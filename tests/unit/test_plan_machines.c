@@ -592,6 +592,83 @@ static void random_clusters_end(void **state)
 	}
 }
 
+/* ---- Unequal workers ---- */
+
+static double between(double least, double most)
+{
+	return least * exp(uniform() * log(most / least));
+}
+
+/* kind 0: links take no time; 1: slow and quick links; 2: some caches, too. */
+static void unequal_setting(struct setting *s, int kind)
+{
+	set_up(s, 4 + up_to(4), 16, 1 + up_to(3), 2 + up_to(1));
+	s->model.expert_weights = MS;
+	s->model.load_bytes = s->model.slot_bytes = 2 * (uint64_t)MS;
+	s->model.row_bytes = 4000;
+	s->cluster.main.speed = between(0.5, 4) * GIGA;
+	s->cluster.main.link_rate = kind > 0 ? GIGA / 8 : 0;
+	s->cluster.has_shadow = up_to(1) > 0;
+	s->cluster.shadow_route_ns = MS / 2;
+	s->routes.recall = 0.97;
+	s->opts.early = true;
+	for (uint32_t i = 0; i < s->cluster.n_workers; i++) {
+		struct odp_machine *w = &s->worker[i];
+
+		w->read_rate = between(0.2, 1.6) * GIGA;
+		w->speed = between(0.25, 2) * GIGA;
+		w->many = 8 * w->speed;
+		w->slots = 1 + up_to(7);
+		w->run_ns = MS / 10;
+		w->latency_ns = MS / 5;
+		w->link_rate = kind > 0 ? between(0.0125, 0.3) * GIGA : 0;
+		if (kind == 2 && up_to(1) > 0)
+			w->cache_bytes =
+				(uint64_t)(between(0.05, 0.8) * s->model.n_moe * 16 * (double)s->model.slot_bytes);
+	}
+}
+
+/* Some of the workers, by their bits: when caches are warm. */
+static struct odp_sim_figures run_subset(const struct setting *all, unsigned subset)
+{
+	const struct odp_work work = { .n_texts = 1, .prompt_tokens = 64, .tokens = 40 };
+	struct setting s = *all;
+	uint32_t n = 0;
+
+	s.model.block = s.block;
+	s.cluster.worker = s.worker;
+	for (uint32_t i = 0; i < all->cluster.n_workers; i++)
+		if (subset >> i & 1)
+			s.worker[n++] = all->worker[i];
+	s.cluster.n_workers = n;
+	return run_work(&s, &work, 2, s.busy);
+}
+
+/* A cluster is about as quick as the best part of it, in decode and in prompts. */
+static void unequal_workers_are_no_slower_than_some_of_them(void **state)
+{
+	(void)state;
+	seed = 4;
+	for (int i = 0; i < 24; i++) {
+		double decode = INFINITY, prompt = INFINITY;
+		struct odp_sim_figures f;
+		struct setting s;
+		unsigned all;
+
+		unequal_setting(&s, i % 3);
+		all = (1u << s.cluster.n_workers) - 1;
+		for (unsigned subset = 1; subset < all; subset++) {
+			f = run_subset(&s, subset);
+			decode = fmin(decode, (double)f.decode_ns);
+			prompt = fmin(prompt, (double)f.ttft_ns);
+		}
+		f = run_subset(&s, all);
+		if (0.9 * (double)f.decode_ns > decode || 0.9 * (double)f.ttft_ns > prompt)
+			fail_msg("cluster %d: decode %.3f, prompt %.3f of some workers' speed", i,
+				 decode / (double)f.decode_ns, prompt / (double)f.ttft_ns);
+	}
+}
+
 /* No machine is busy for longer than the run. */
 static void a_thousand_workers(void **state)
 {
@@ -709,6 +786,7 @@ int main(void)
 		cmocka_unit_test(random_clusters_without_a_shadow),
 		cmocka_unit_test(equal_inputs_give_equal_figures),
 		cmocka_unit_test(random_clusters_end),
+		cmocka_unit_test(unequal_workers_are_no_slower_than_some_of_them),
 		cmocka_unit_test(a_thousand_workers),
 		cmocka_unit_test(a_trace_has_what_was_done),
 		cmocka_unit_test(bad_input_is_refused),

@@ -316,6 +316,36 @@ static void shares_fill_the_caches(void **state)
 	assert_float_equal(d[1].share, 0.25 + 1.0 / 3, 1e-5);
 }
 
+/* Times out of 10,000 that an expert is loaded at home, where it takes load_ms; elsewhere it is 10, and 1 to run. */
+static uint32_t times_at_home(double load_ms)
+{
+	struct odm_deal_times homes[] = { worker_of_speed(1, 10, 1), worker_of_speed(2, load_ms, 1) };
+	struct odm_groups g = odm_groups_make(2, 1, 1, 1);
+	uint32_t scratch[ODM_DEAL_SCRATCH(1, 2)], worker, n = 0;
+	const uint16_t expert = 0;
+
+	homes[1].home = 1;
+	g.n_groups = 1;
+	g.times = homes;
+	g.homes = true;
+	for (uint64_t step = 0; step < 10000; step++) {
+		odm_deal(&g, step, 0, &expert, NULL, 1, NULL, NULL, &worker, scratch);
+		n += worker;
+	}
+	return n;
+}
+
+/* On average that takes 3% of the time, or less. */
+static void homes_are_filled_for_a_small_share_of_the_time(void **state)
+{
+	(void)state;
+	assert_int_equal(times_at_home(9), 10000);
+	assert_int_equal(times_at_home(10.2), 10000);
+	assert_in_range(times_at_home(10 + 0.06 * 11), 4800, 5200);
+	assert_in_range(times_at_home(10 + 0.3 * 11), 900, 1100);
+	assert_in_range(times_at_home(10 + 3 * 11), 70, 130);
+}
+
 /* A WANT of a layer: the worker of its one expert. */
 static uint32_t want_one(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots, uint32_t m,
 			 double now)
@@ -396,6 +426,7 @@ int main(void)
 		cmocka_unit_test(only_those_who_have_an_expert_get_it),
 		cmocka_unit_test(homes_are_shared_by_weight_and_few_move),
 		cmocka_unit_test(shares_fill_the_caches),
+		cmocka_unit_test(homes_are_filled_for_a_small_share_of_the_time),
 		cmocka_unit_test(loads_ahead_are_shared_by_read_rates),
 		cmocka_unit_test(one_slot_is_one_load_at_a_time),
 	};
