@@ -176,12 +176,15 @@ static double draw(const struct dealer *d, size_t i)
 }
 
 /* The rank of a choice. An expert that is to be loaded leaves its home for a worker that ends clearly earlier, but
- * not always, so that in the end its home caches it: the more often, the less that costs, on average HOMING_SHARE. */
+ * not always, so that in the end its home caches it: the more often, the less that costs, on average HOMING_SHARE of
+ * the time from the layer's beginning on. */
 static uint32_t key_of(const struct dealer *d, uint32_t w, size_t i, uint32_t load)
 {
 	const bool leaves = d->home[i] != ODM_NOBODY && d->home[i] != w && *cost_at(d, w, i) > 0;
 
-	return leaves ? ticks(load * TICK_NS * (1 + HOMING_SHARE / draw(d, i))) : load;
+	if (!leaves)
+		return load;
+	return plus(load, ticks(fmax(0, load * TICK_NS - d->g->times[w].layer) * HOMING_SHARE / draw(d, i)));
 }
 
 static void give(const struct dealer *d, uint32_t w, size_t i, uint8_t cost)
