@@ -144,6 +144,7 @@ struct odp_sim_model odp_model_for_sim(const struct odp_model *m, enum od_form f
 		.top_k = m->config->top_k,
 		.block = m->block,
 		.head_weights = m->head_weights,
+		.router_weights = (double)m->config->hidden * m->config->n_experts,
 		.expert_weights = m->expert_weights,
 		.load_bytes = m->expert_stored_bytes,
 		.slot_bytes = od_pack_slot_bytes(m->pack, form),

@@ -20,6 +20,7 @@
 #define USUAL_READ 1e9 /* bytes a second: read= is missing */
 #define LONGEST_PROMPT 2048u
 #define MOST_SLOTS 64u /* od-worker's, if it is not told how many */
+#define OWN_WORTH 1.03 /* Main's own predictor makes a text faster by so much, or is left out. */
 #define FEW_KEPT 4 /* Where less than a fourth of the experts is kept, slots may be worth more. */
 
 const char *const odp_role_names[] = { "main", "shadow", "worker" };
@@ -454,7 +455,8 @@ static void fill_speed(struct planning *g)
 	g->speed = (struct odp_speed_input){ .model = odp_model_for_sim(g->model, workers_form(p), p->shadow),
 					     .cluster.worker = g->worker,
 					     .prefill_rows = p->texts.prefill_rows,
-					     .alone = p->alone };
+					     .alone = p->alone,
+					     .next_gate = p->next_gate };
 	if (p->alone)
 		fill_alone(g);
 	else
@@ -467,6 +469,26 @@ static int text_speed(const struct odp_speed_input *in, bool drafts, double *val
 	int rc = odp_speed(&f, in, err);
 
 	*value = f.value;
+	return rc;
+}
+
+/* One text's plain tokens a second without a shadow: with main's own predictor, if that makes it faster by so much that
+ * it is worth an option; *next_gate says so. */
+static int own_speed(const struct odp_speed_input *in, double *value, bool *next_gate, struct od_err *err)
+{
+	struct odp_speed_input ahead = *in;
+	double with = 0;
+	int rc;
+
+	ahead.next_gate = true;
+	ahead.cluster.has_shadow = false;
+	rc = text_speed(&ahead, false, &with, err);
+	ahead.next_gate = false;
+	if (rc == OD_OK)
+		rc = text_speed(&ahead, false, value, err);
+	*next_gate = with > OWN_WORTH * *value;
+	if (*next_gate)
+		*value = with;
 	return rc;
 }
 
@@ -483,10 +505,11 @@ static int try_workers(struct planning *g, uint32_t group_size, bool slots_alone
 		return rc;
 	count_kept(g->plan);
 	fill_speed(g);
+	if (g->plan->shadow == 0)
+		return own_speed(&g->speed, value, &g->plan->next_gate, err);
 	rc = text_speed(&g->speed, false, value, err);
-	if (rc != OD_OK || g->plan->shadow == 0)
-		return rc;
-	rc = text_speed(&g->speed, true, &drafts, err);
+	if (rc == OD_OK)
+		rc = text_speed(&g->speed, true, &drafts, err);
 	*value = sqrt(*value * drafts);
 	return rc;
 }
@@ -504,8 +527,12 @@ static int choose_workers(struct planning *g, struct od_err *err)
 
 	p->group_size = usual;
 	rc = plan_memory(g, err);
-	if (rc != OD_OK || p->n_problems > 0 || p->alone)
+	if (rc != OD_OK || p->n_problems > 0)
 		return rc;
+	if (p->alone) { /* od-main tries by itself whether predictions pay */
+		fill_speed(g);
+		return own_speed(&g->speed, &value, &p->next_gate, err);
+	}
 	for (int i = 0; rc == OD_OK && i < 4; i++) {
 		const uint32_t group = i % 2 == 0 ? usual : p->n_workers;
 
@@ -521,20 +548,19 @@ static int choose_workers(struct planning *g, struct od_err *err)
 	return rc == OD_OK ? try_workers(g, best_group, best_slots, &value, err) : rc;
 }
 
-/* Whether the shadow pays. Without it main's own predictor predicts, which is not simulated. */
+/* Whether the shadow pays. */
 static int judge_shadow(struct planning *g, struct od_err *err)
 {
 	struct odp_plan *p = g->plan;
-	struct odp_speed_input without = g->speed;
+	bool next_gate;
 	int rc;
 
 	if (p->shadow == 0)
 		return OD_OK;
-	without.cluster.has_shadow = false;
 	rc = text_speed(&g->speed, false, &p->with_shadow, err);
 	if (rc == OD_OK)
 		rc = text_speed(&g->speed, true, &p->with_drafts, err);
-	return rc == OD_OK ? text_speed(&without, false, &p->without_shadow, err) : rc;
+	return rc == OD_OK ? own_speed(&g->speed, &p->without_shadow, &next_gate, err) : rc;
 }
 
 /* The worker with most memory, as a shadow. */

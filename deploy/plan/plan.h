@@ -39,9 +39,11 @@ struct odp_plan {
 	bool assumed; /* main's speed was not given and not measured: figures are about memory alone */
 	struct odp_texts texts; /* with the context that was chosen */
 	uint32_t group_size;
+	bool next_gate; /* main predicts by itself: without a shadow, where it pays */
 	enum od_precision shadow; /* 0: none */
 	uint64_t kept_experts, all_experts;
-	/* Plain tokens a second of one text with and without the shadow; with drafts; 0: not known. */
+	/* Plain tokens a second of one text with the shadow, and without it with the better one of main's own predictor and
+	 * none; with drafts; 0: not known. */
 	double with_shadow, without_shadow, with_drafts;
 	/* A worker that would serve better as a shadow; NULL: none would. */
 	const struct odp_host_plan *better_shadow;

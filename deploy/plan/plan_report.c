@@ -125,10 +125,10 @@ static void print_shadow(const struct odp_plan *p, FILE *out)
 			rate_text(p->better_value, with), without);
 	else if (!p->alone)
 		fprintf(out, "Shadow: none, and no worker would serve better as one.\n");
-	if (!p->alone)
-		fprintf(out, "%s main's own predictor, which predicts without a shadow, is not simulated.\n",
-			p->shadow != 0 ? "Without a shadow nothing is predicted here:" :
-					 "Figures are without predictions:");
+	if (!p->alone && p->shadow == 0)
+		fprintf(out, "Predictions: %s.\n",
+			p->next_gate ? "main's own, next-gate (as right as measured with a small model)" :
+				       "none; main's own would not pay");
 }
 
 static void figure_name(const struct odp_figure *f, char *buf, size_t size)
@@ -204,8 +204,8 @@ static void print_commands(const struct odp_plan *p, FILE *out)
 			i = print_workers(p, i, out);
 	if (p->shadow != 0)
 		fprintf(out, "  od-shadow --precision %s\n", od_precision_names[p->shadow - 1]);
-	fprintf(out, "  od-main --workers HOSTS --group-size %u --ctx-size %llu\n", p->group_size,
-		(unsigned long long)p->texts.ctx_tokens);
+	fprintf(out, "  od-main --workers HOSTS --group-size %u --ctx-size %llu%s\n", p->group_size,
+		(unsigned long long)p->texts.ctx_tokens, p->next_gate ? " --predictor next-gate" : "");
 }
 
 void odp_plan_print(const struct odp_plan *p, FILE *out)
@@ -319,9 +319,13 @@ int odp_plan_print_json(const struct odp_plan *p, FILE *out, struct od_err *err)
 	for (size_t i = 0; i < p->n_problems; i++)
 		json_array_append_new(
 			problems, json_pack("{s:s, s:s}", "what", p->problem[i].what, "remedy", p->problem[i].remedy));
-	root = json_pack("{s:b, s:o, s:o, s:i, s:i, s:I, s:I, s:I, s:b, s:o, s:o, s:o}", "fits", p->n_problems == 0,
-			 "model", model_json(p->model), "hosts", hosts, "group_size", (int)p->group_size, "texts",
-			 (int)p->texts.parallel, "ctx_tokens", (json_int_t)p->texts.ctx_tokens, "kept_experts",
+	root = json_pack("{s:b, s:o, s:o, s:i, s:s, s:i, s:I, s:I, s:I, s:b, s:o, s:o, s:o}", "fits",
+			 p->n_problems == 0, "model", model_json(p->model), "hosts", hosts, "group_size",
+			 (int)p->group_size, "predictor",
+			 p->shadow != 0 ? "shadow" :
+			 p->next_gate	? "next-gate" :
+					  "none",
+			 "texts", (int)p->texts.parallel, "ctx_tokens", (json_int_t)p->texts.ctx_tokens, "kept_experts",
 			 (json_int_t)p->kept_experts, "all_experts", (json_int_t)p->all_experts, "reads_assumed",
 			 p->assumed, "shadow", shadow_json(p), "figures", figures, "problems", problems);
 	if (root == NULL || json_dumpf(root, out, JSON_INDENT(2)) != 0)

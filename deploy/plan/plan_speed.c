@@ -50,13 +50,22 @@ static void later_predict(void *arg, uint32_t text, uint32_t position, int32_t t
 	l->of.predict(l->of.arg, text + l->by, position, token, m, view);
 }
 
+static void later_next_gate(void *arg, uint32_t text, uint32_t position, int32_t token, uint32_t m,
+			    struct odp_view *view)
+{
+	const struct later_texts *l = arg;
+
+	l->of.next_gate(l->of.arg, text + l->by, position, token, m, view);
+}
+
 static struct odp_routes later(struct later_texts *l)
 {
 	return (struct odp_routes){ .arg = l,
 				    .token = later_token,
 				    .guess = l->of.guess != NULL ? later_guess : NULL,
 				    .used = later_used,
-				    .predict = l->of.predict != NULL ? later_predict : NULL };
+				    .predict = l->of.predict != NULL ? later_predict : NULL,
+				    .next_gate = l->of.next_gate != NULL ? later_next_gate : NULL };
 }
 
 static double share(uint64_t busy_ns, uint64_t total_ns)
@@ -127,6 +136,7 @@ int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_
 				     .align_token = 1,
 				     .align_kv = 1,
 				     .early = true,
+				     .next_gate = in->next_gate || in->cluster.has_shadow,
 				     .drafts = f->drafts ? ODP_DRAFTS_ON : ODP_DRAFTS_OFF,
 				     .trace_path = in->trace_path };
 	struct odp_synthetic_opts so = {

@@ -34,6 +34,7 @@ struct odp_speed_input {
 	struct odp_sim_model model;
 	uint32_t prefill_rows;
 	bool alone; /* the only worker is main itself */
+	bool next_gate; /* od-main --predictor next-gate; beside a shadow it always stands in */
 	double *worker_bytes; /* [n_workers] a token, both ways: odp_speed writes it; NULL: it does not */
 	const char *trace_path; /* odp_speed writes a Chrome trace there; NULL: it does not */
 };

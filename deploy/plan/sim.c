@@ -110,10 +110,11 @@ static int allocate(struct odp_sim *s, struct od_err *err)
 	s->predicted = calloc(s->decode_rows, sizeof(*s->predicted));
 	s->row_ordered = calloc(s->decode_rows, sizeof(*s->row_ordered));
 	s->row_served = calloc(s->decode_rows, sizeof(*s->row_served));
+	s->asked = calloc(s->decode_rows, sizeof(*s->asked));
 	s->draft = calloc(s->o.max_texts, sizeof(struct odm_draft *));
 	if (s->given == NULL || s->place == NULL || s->times == NULL || s->machine == NULL || s->block == NULL ||
 	    s->node == NULL || s->used == NULL || s->stamp == NULL || s->probability == NULL || s->predicted == NULL ||
-	    s->row_ordered == NULL || s->row_served == NULL || s->draft == NULL)
+	    s->row_ordered == NULL || s->row_served == NULL || s->asked == NULL || s->draft == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "simulation of %u workers", s->cluster.n_workers);
 	return OD_OK;
 }
@@ -206,6 +207,7 @@ void odp_sim_free(struct odp_sim *s)
 	free(s->predicted);
 	free(s->row_ordered);
 	free(s->row_served);
+	free(s->asked);
 	free(s->draft);
 	free(s->heap.event);
 	free(s);
@@ -283,6 +285,9 @@ static int check_work(const struct odp_sim *s, const struct odp_work *work, stru
 		return od_fail(err, OD_ERR_ARG, "simulation: nothing to do");
 	if (s->cluster.has_shadow && work->routes->predict == NULL)
 		return od_fail(err, OD_ERR_ARG, "simulation: routes without predictions, but the cluster has a shadow");
+	if (s->o.next_gate && work->routes->next_gate == NULL)
+		return od_fail(err, OD_ERR_ARG,
+			       "simulation: routes without next-gate's predictions, which are asked for");
 	return OD_OK;
 }
 

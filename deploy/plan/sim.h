@@ -9,6 +9,8 @@
  * - A message occupies the sender's port, then the receiver's, each in order of arrival, and arrives half a round trip
  *   later. The port of main is shared by all workers and the shadow. Ports of both directions are independent.
  * - Decode steps have rows of all texts in decode; prompts run in chunks between them, as in batch.c.
+ * - Main's own predictor names a layer's experts when the router of the layer before has chosen and its RUNs are sent.
+ *   Beside a shadow it does so for texts on which the shadow is silent.
  * - The shadow runs as od-shadow does: late or early departure, alignment of tokens and of keys and values, drafts.
  * Figures do not depend on the machine that simulates: equal inputs give equal figures.
  *
@@ -36,6 +38,7 @@ struct odp_sim_model {
 	uint32_t n_layers, n_moe, n_experts, top_k;
 	const struct odp_sim_block *block; /* [n_layers]; n_moe of them with moe */
 	double head_weights;
+	double router_weights; /* a layer's: main's own predictor multiplies with them */
 	double expert_weights; /* one expert's */
 	uint64_t load_bytes; /* an expert's as it is stored: what a load reads */
 	uint64_t slot_bytes; /* an expert's in memory */
@@ -61,6 +64,7 @@ struct odp_sim_opts {
 	uint32_t prefill_rows; /* --prefill-rows */
 	uint32_t align_token, align_kv; /* periods, counted from 1; 0: never */
 	bool early; /* departure */
+	bool next_gate; /* main's own predictor: without a shadow, or while it is silent */
 	double hedge; /* budget: wasted loads per use; 0: no hedges */
 	enum odp_drafts drafts; /* need has_shadow and early */
 	uint32_t draft_tokens; /* always so many; 0: as many as pay */

@@ -535,12 +535,36 @@ static void end_layer(struct odp_sim *s)
 	next_layer(s);
 }
 
-static void end_dense(struct odp_sim *s)
+static void begin_shared(struct odp_sim *s)
 {
 	struct sim_engine *e = &s->engine;
 	const struct sim_pass *p = e->now;
+	const double ns = odp_product_ns(&s->cluster.main, s->block[p->layer].shared_weights, (double)p->n_rows);
+
+	e->computing = ns > 0;
+	e->state = ENGINE_EXPERTS;
+	e->begin_ns = odp_clock_ns();
+	if (e->computing)
+		compute(s, ENGINE_EXPERTS, ns);
+	else if (odp_layer_done(s))
+		end_layer(s);
+}
+
+static void end_predict(struct odp_sim *s)
+{
+	const struct sim_engine *e = &s->engine;
+
+	odp_trace(s, MAIN, COMPUTES, "predict", e->begin_ns, (int64_t)e->call.step, e->call.m, -1);
+	odp_next_gate_says(s);
+	begin_shared(s);
+}
+
+static void end_dense(struct odp_sim *s)
+{
+	const struct sim_engine *e = &s->engine;
+	const struct sim_pass *p = e->now;
 	const struct odp_sim_block *b = &s->block[p->layer];
-	double shared_ns;
+	double ns;
 
 	odp_trace(s, MAIN, COMPUTES, "attention, router", e->begin_ns, (int64_t)p->step, b->moe ? (int64_t)p->m : -1,
 		  -1);
@@ -548,13 +572,11 @@ static void end_dense(struct odp_sim *s)
 		next_layer(s);
 		return;
 	}
-	shared_ns = odp_product_ns(&s->cluster.main, b->shared_weights, (double)p->n_rows);
-	e->computing = shared_ns > 0;
-	e->state = ENGINE_EXPERTS;
-	e->begin_ns = odp_clock_ns();
 	odp_layer_routed(s);
-	if (e->computing)
-		compute(s, ENGINE_EXPERTS, shared_ns);
+	if (odp_next_gate_asks(s, &ns))
+		compute(s, ENGINE_PREDICTS, ns);
+	else
+		begin_shared(s);
 }
 
 static void end_head(struct odp_sim *s)
@@ -588,9 +610,11 @@ void odp_engine_event(struct odp_sim *s, const struct sim_event *e)
 		if (!g->computing && odp_layer_done(s))
 			end_layer(s);
 	} else if (e->who == WOKEN) {
-		return; /* shared experts took longer */
+		return; /* main's own work took longer */
 	} else if (g->state == ENGINE_DENSE) {
 		end_dense(s);
+	} else if (g->state == ENGINE_PREDICTS) {
+		end_predict(s);
 	} else if (g->state == ENGINE_HEAD) {
 		end_head(s);
 	}

@@ -1,6 +1,7 @@
 /* sim_internal.h - the simulator of sim.h, for the files that make it up: sim.c (life, runs, figures), sim_clock.c
  * (events, links), sim_engine.c (main's texts and steps), sim_layer.c (main's layers), sim_measure.c (what main
- * knows of workers), sim_deal.c (groups, WANTs, pieces), sim_worker.c, sim_shadow.c and sim_trace.c.
+ * knows of workers), sim_deal.c (groups, WANTs, pieces), sim_next_gate.c (main's own
+ * predictor), sim_worker.c, sim_shadow.c and sim_trace.c.
  *
  * Thread: the simulator's, one at a time. */
 #ifndef ODP_SIM_INTERNAL_H
@@ -163,7 +164,7 @@ struct sim_pass {
 	uint64_t stall_ns;
 };
 
-enum sim_engine_state { ENGINE_IDLE, ENGINE_DENSE, ENGINE_EXPERTS, ENGINE_HEAD };
+enum sim_engine_state { ENGINE_IDLE, ENGINE_DENSE, ENGINE_PREDICTS, ENGINE_EXPERTS, ENGINE_HEAD };
 
 struct sim_engine {
 	enum sim_engine_state state;
@@ -250,6 +251,7 @@ struct odp_sim {
 	float *probability; /* [decode_rows][n_experts] */
 	struct odm_predicted_row *predicted; /* [decode_rows] */
 	uint32_t *row_ordered, *row_served; /* [decode_rows]: uses */
+	bool *asked; /* [decode_rows]: main's own predictor predicts for the row */
 	struct odm_draft **draft; /* [max_texts] */
 	struct sim_engine engine;
 	struct sim_shadow shadow;
@@ -300,6 +302,9 @@ void odp_close_step(struct odp_sim *s, uint64_t step); /* every worker's WANTs o
 void odp_cut_layer(struct odp_sim *s);
 
 void odp_predicted(struct odp_sim *s, const struct sim_message *m); /* PREDICT has come */
+
+bool odp_next_gate_asks(struct odp_sim *s, double *ns); /* about the layer under way; *ns: its time */
+void odp_next_gate_says(struct odp_sim *s);
 
 void odp_layer_routed(struct odp_sim *s); /* main's router has chosen: RUNs, and what follows them */
 void odp_layer_state(struct odp_sim *s, uint32_t layer); /* STATEs of all layers up to this one */

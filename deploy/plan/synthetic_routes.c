@@ -11,7 +11,7 @@
 #define MARGIN_MEAN 1.2 /* a draft token's mean margin, in logits: talebook, INT8, greedy */
 #define MARGIN_SLOPE 1.5 /* how much surer a token of a larger margin is: odm_outlook's second coefficient */
 
-enum { FOR_POPULARITY, FOR_ROUTE, FOR_START, FOR_SHADOW, FOR_TOKEN, FOR_MARGIN, FOR_GUESS, FOR_SAMPLE };
+enum { FOR_POPULARITY, FOR_ROUTE, FOR_START, FOR_SHADOW, FOR_TOKEN, FOR_MARGIN, FOR_GUESS, FOR_SAMPLE, FOR_NEXT_GATE };
 
 struct synthetic_text {
 	uint32_t *tag; /* [n_moe][RING]: position + 1 */
@@ -20,7 +20,7 @@ struct synthetic_text {
 
 struct odp_synthetic {
 	struct odp_synthetic_opts o;
-	double noise; /* standard deviation of the shadow's logits around main's */
+	double noise, gate_noise; /* standard deviation of the shadow's logits around main's, and of next-gate's */
 	double right; /* first coefficient of a token's probability by its margin */
 	float *popularity; /* [n_moe][n_experts] */
 	float *row, *said, *probability; /* [n_experts]: scratch */
@@ -32,6 +32,7 @@ void odp_synthetic_defaults(struct odp_synthetic_opts *o)
 	o->skew = 0.3;
 	o->locality = 0.25;
 	o->recall = 0.996;
+	o->gate_recall = 0.682;
 	o->draft_right = 0.984;
 }
 
@@ -188,19 +189,34 @@ static void used(void *arg, uint32_t text, uint32_t position, int32_t token, uin
 	*probability = s->probability;
 }
 
-static void predict(void *arg, uint32_t text, uint32_t position, int32_t token, uint32_t m, struct odp_view *view)
+/* Main's logits of the row with this noise. */
+static void predict_with(struct odp_synthetic *s, double noise, uint64_t key, struct odp_view *view)
 {
-	struct odp_synthetic *s = arg;
 	const size_t n = s->o.top_k + OD_MAX_RUNNERS_UP;
 
-	row_logits(s, text, position, token, m);
-	add_noise(s->row, s->o.n_experts, (float)s->noise,
-		  draw(s, FOR_SHADOW, (uint64_t)text << 32 | position, (uint32_t)token, m));
+	add_noise(s->row, s->o.n_experts, (float)noise, key);
 	view->n = (uint16_t)(n < s->o.n_experts ? n : s->o.n_experts);
 	top(s->row, s->o.n_experts, view->n, view->expert);
 	softmax(s->row, s->said, s->o.n_experts);
 	for (size_t i = 0; i < view->n; i++)
 		view->probability[i] = s->said[view->expert[i]];
+}
+
+static void predict(void *arg, uint32_t text, uint32_t position, int32_t token, uint32_t m, struct odp_view *view)
+{
+	struct odp_synthetic *s = arg;
+
+	row_logits(s, text, position, token, m);
+	predict_with(s, s->noise, draw(s, FOR_SHADOW, (uint64_t)text << 32 | position, (uint32_t)token, m), view);
+}
+
+static void next_gate(void *arg, uint32_t text, uint32_t position, int32_t token, uint32_t m, struct odp_view *view)
+{
+	struct odp_synthetic *s = arg;
+
+	row_logits(s, text, position, token, m);
+	predict_with(s, s->gate_noise, draw(s, FOR_NEXT_GATE, (uint64_t)text << 32 | position, (uint32_t)token, m),
+		     view);
 }
 
 static double right_at(double a, double margin)
@@ -226,7 +242,7 @@ static int32_t guess(void *arg, uint32_t text, uint32_t position, float *margin)
 
 /* ---- Life ---- */
 
-/* The shadow's recall with this noise, of sampled rows. */
+/* The recall of logits with this noise, of sampled rows. */
 static double recall_with(struct odp_synthetic *s, double noise)
 {
 	const size_t k = s->o.top_k;
@@ -248,16 +264,16 @@ static double recall_with(struct odp_synthetic *s, double noise)
 	return (double)hits / (double)(SAMPLES * k);
 }
 
-static void find_noise(struct odp_synthetic *s)
+static double noise_for(struct odp_synthetic *s, double recall)
 {
 	double low = 0, high = 64;
 
 	for (int i = 0; i < HALVINGS; i++) {
 		const double middle = (low + high) / 2;
 
-		*(recall_with(s, middle) >= s->o.recall ? &low : &high) = middle;
+		*(recall_with(s, middle) >= recall ? &low : &high) = middle;
 	}
-	s->noise = s->o.recall >= 1 ? 0 : low;
+	return recall >= 1 ? 0 : low;
 }
 
 /* The coefficient with which as many tokens are right as is asked for. */
@@ -304,7 +320,8 @@ int odp_synthetic_new(struct odp_synthetic **out, const struct odp_synthetic_opt
 		return od_fail(err, OD_ERR_NOMEM, "synthetic routes");
 	}
 	add_noise(s->popularity, (size_t)o->n_moe * o->n_experts, (float)o->skew, draw(s, FOR_POPULARITY, 0, 0, 0));
-	find_noise(s);
+	s->noise = noise_for(s, o->recall);
+	s->gate_noise = noise_for(s, o->gate_recall);
 	find_right(s);
 	*out = s;
 	return OD_OK;
@@ -327,5 +344,7 @@ void odp_synthetic_free(struct odp_synthetic *s)
 
 struct odp_routes odp_synthetic_routes(struct odp_synthetic *s)
 {
-	return (struct odp_routes){ .arg = s, .token = main_token, .guess = guess, .used = used, .predict = predict };
+	return (struct odp_routes){
+		.arg = s, .token = main_token, .guess = guess, .used = used, .predict = predict, .next_gate = next_gate
+	};
 }

@@ -2,7 +2,8 @@
  *
  * An expert's logit at a layer is its popularity there, plus a part of its logit at the token before (locality), plus a
  * new part; the top-k are used. The shadow's logits are main's with noise, as much as gives the recall that is asked
- * for. A draft token is right with the probability that is asked for; wrong ones have smaller margins.
+ * for; so are next-gate's. A draft token is right with the probability that is asked for; wrong ones have smaller
+ * margins.
  * Thread: one at a time. Owner: odp_synthetic_new's caller. */
 #ifndef ODP_SYNTHETIC_ROUTES_H
 #define ODP_SYNTHETIC_ROUTES_H
@@ -15,13 +16,15 @@ struct odp_synthetic_opts {
 	double skew; /* standard deviation of popularities, in that of what is new in a logit */
 	double locality; /* 0 to below 1: correlation of a logit with that of the token before */
 	double recall; /* share of the used experts that the shadow predicts, 0 to 1 */
+	double gate_recall; /* share that next-gate predicts of layers that it predicts at all */
 	double draft_right; /* probability that a token the shadow assumes is main's */
 };
 
 /* Fills in what was measured on talebook-fine (10 layers, 4 of 32 experts): skew and locality, with which as many of a
  * token's experts are used by the next one (0.235) and by tokens of other texts (0.143; 0.125 at random) as in 1,536
- * tokens of 24 texts; recall and draft_right of an INT8 shadow, greedy. Other models have others: the smaller the
- * shadow's precision, the smaller the last two. */
+ * tokens of 24 texts; recall and draft_right of an INT8 shadow, greedy; next-gate's recall: 61.4 % of all uses
+ * (BENCHMARKS.md, rivals), of which it predicts nine layers in ten. Other models have others: the smaller the shadow's
+ * precision, the smaller recall and draft_right. */
 void odp_synthetic_defaults(struct odp_synthetic_opts *o);
 
 struct odp_synthetic;

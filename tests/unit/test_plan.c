@@ -122,6 +122,30 @@ static void a_plan_that_fits(void **state)
 	odp_plan_fini(&p);
 }
 
+/* Main's own predictor is an option where a layer hides much of a load. It is none where nothing is loaded, or a shadow
+ * predicts. */
+static void a_predictor_that_pays(void **state)
+{
+	const char *slow = "main m memory=1G speed=0.02 link=1G\nworker a memory=57M read=20M speed=0.02 link=1G\n"
+			   "worker b memory=57M read=20M speed=0.02 link=1G\n";
+	char text[400];
+	struct odp_plan p;
+
+	(void)state;
+	make_plan(&p, slow);
+	assert_true(p.next_gate && p.shadow == 0 && p.kept_experts < p.all_experts);
+	odp_plan_fini(&p);
+	snprintf(text, sizeof(text), "%sshadow s memory=1G speed=4 link=1G\n", slow);
+	make_plan(&p, text);
+	assert_true(!p.next_gate && p.shadow != 0);
+	assert_true(p.with_shadow > p.without_shadow && p.without_shadow > 0);
+	odp_plan_fini(&p);
+	make_plan(&p, GOOD_MAIN "worker a memory=128M read=20M speed=0.02 link=1G\n");
+	assert_true(!p.next_gate);
+	assert_int_equal(p.kept_experts, p.all_experts);
+	odp_plan_fini(&p);
+}
+
 /* Nothing depends on the machine that plans, or on chance. */
 static void equal_plans_are_equal(void **state)
 {
@@ -199,8 +223,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(costs_of_a_model),	 cmocka_unit_test(a_plan_that_fits),
-		cmocka_unit_test(equal_plans_are_equal), cmocka_unit_test(what_does_not_fit),
-		cmocka_unit_test(what_hosts_lack),
+		cmocka_unit_test(a_predictor_that_pays), cmocka_unit_test(equal_plans_are_equal),
+		cmocka_unit_test(what_does_not_fit),	 cmocka_unit_test(what_hosts_lack),
 	};
 
 	return cmocka_run_group_tests_name("plan", tests, open_model, close_model);

@@ -49,7 +49,12 @@ static void set_up(struct setting *s, uint32_t n_layers, uint32_t n_experts, uin
 			     .worker = s->worker,
 			     .n_workers = n_workers },
 		.opts = { .max_texts = 16, .prefill_rows = 64, .align_token = 1, .align_kv = 1 },
-		.routes = { .n_moe = n_layers, .n_experts = n_experts, .top_k = top_k, .seed = 1, .recall = 1 },
+		.routes = { .n_moe = n_layers,
+			    .n_experts = n_experts,
+			    .top_k = top_k,
+			    .seed = 1,
+			    .recall = 1,
+			    .gate_recall = 1 },
 	};
 	for (uint32_t i = 0; i < n_layers; i++)
 		s->block[i] = (struct odp_sim_block){ .dense_weights = MS, .state_bytes = 1, .moe = true };
@@ -350,6 +355,106 @@ static void the_shadow_needs_the_prompt(void **state)
 	assert_true(f.recalled >= (30 - 5) * 4 && f.recalled <= (30 - 2) * 4);
 	s.cluster.shadow.link_rate = 0;
 	assert_int_equal(run(&s, 1, 20, 30).recalled, 30 * 4);
+}
+
+/* ---- Main's own predictor ---- */
+
+static void gate_setting(struct setting *s, double load_ms)
+{
+	set_up(s, 4, 8, 1, 2);
+	s->model.load_bytes = (uint64_t)(load_ms * MS);
+	s->opts.next_gate = true;
+}
+
+/* Layer 0 is routed at 1 ms and loads until 4, it ends at 6. Layer 1 is predicted at 1, routed at 7 and ends at 9.
+ * Layer 2 is predicted at 7; its load of 3 ms ends when it is routed, at 10, and so does layer 3's at 13. */
+static void a_load_that_a_layer_just_hides(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	gate_setting(&s, 3);
+	f = run(&s, 1, 0, 1);
+	assert_int_equal(f.ordered, 3);
+	assert_int_equal(f.served, 3);
+	assert_int_equal(f.recalled, 3);
+	assert_ms(f.stall_ns, 3);
+	assert_ms(f.total_ns, 15);
+	s.opts.next_gate = false;
+	f = run(&s, 1, 0, 1);
+	assert_int_equal(f.ordered, 0);
+	assert_ms(f.total_ns, 4 * (1 + 3 + 2));
+}
+
+/* Loads take 4 ms. Layer 1 is loaded from 1 to 5, routed at 8 and ends at 10. Layer 2 is loaded from 8 to 12, routed at 11, and
+ * ends at 14; layer 3 from 11 to 15, when it is routed; 17. */
+static void a_load_that_is_longer_than_a_layer(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	gate_setting(&s, 4);
+	f = run(&s, 1, 0, 1);
+	assert_int_equal(f.ordered, 3);
+	assert_int_equal(f.served, 2);
+	assert_ms(f.stall_ns, 4 + 1);
+	assert_ms(f.total_ns, 17);
+}
+
+/* The router's product takes 1 ms of main: layer 1 is predicted at 2; layer 2 at 8, and loaded until 11, while it is
+ * routed at 10; layer 3 at 11, and loaded until 14, when it is routed; 16. */
+static void asking_a_router_takes_time(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	gate_setting(&s, 3);
+	s.model.router_weights = MS;
+	f = run(&s, 1, 0, 1);
+	assert_int_equal(f.served, 2);
+	assert_ms(f.stall_ns, 3 + 1);
+	assert_ms(f.total_ns, 16);
+	assert_ms(f.main.compute_ns, 4 * 1 + 3 * 1);
+}
+
+/* No layer before it predicts the first one. */
+static void next_gate_errs_as_often_as_told(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	gate_setting(&s, 1);
+	s.routes.gate_recall = 0.7;
+	f = run(&s, 1, 0, 2000);
+	if (fabs((double)f.recalled / (double)f.uses - 0.7 * 3 / 4) > 0.02)
+		fail_msg("%.3f of all uses", (double)f.recalled / (double)f.uses);
+}
+
+/* A shadow that says nothing: main's own predictor speaks from a text's third step on, and of three layers. With a
+ * shadow that speaks, it says nothing. */
+static void main_stands_in_for_a_silent_shadow(void **state)
+{
+	struct odp_sim_figures f, with;
+	struct setting s;
+
+	(void)state;
+	gate_setting(&s, 1);
+	s.cluster.has_shadow = true;
+	s.cluster.shadow_route_ns = 1e4 * MS;
+	f = run(&s, 1, 0, 10);
+	assert_int_equal(f.ordered, (10 - 2) * 3);
+	assert_int_equal(f.recalled, 0);
+	s.cluster.shadow_route_ns = MS / 4;
+	s.routes.gate_recall = 0.1;
+	f = run(&s, 1, 0, 10);
+	s.opts.next_gate = false;
+	with = run(&s, 1, 0, 10);
+	assert_int_equal(f.total_ns, with.total_ns);
+	assert_int_equal(f.extra_loads, 0);
 }
 
 /* ---- Drafts ---- */
@@ -780,6 +885,11 @@ int main(void)
 		cmocka_unit_test(a_cache_holds_everything),
 		cmocka_unit_test(a_shadow_behind_a_slow_link_is_late),
 		cmocka_unit_test(the_shadow_needs_the_prompt),
+		cmocka_unit_test(a_load_that_a_layer_just_hides),
+		cmocka_unit_test(a_load_that_is_longer_than_a_layer),
+		cmocka_unit_test(asking_a_router_takes_time),
+		cmocka_unit_test(next_gate_errs_as_often_as_told),
+		cmocka_unit_test(main_stands_in_for_a_silent_shadow),
 		cmocka_unit_test(right_drafts_give_a_token_a_row),
 		cmocka_unit_test(wrong_drafts_are_undone),
 		cmocka_unit_test(the_policy_learns),
