@@ -10,6 +10,7 @@
 /* Memory of a worker beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
 #define FIXED_BYTES (52u << 20)
+#define PROGRAM_BYTES (12u << 20) /* program, libraries and tables: a part of FIXED_BYTES */
 #define PULL_BYTES (20u << 20) /* with a spool: what was asked for, ZeroMQ's buffers, a piece of the spool's */
 
 int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint64_t slot_bytes, uint64_t asked,
@@ -51,6 +52,16 @@ unsigned odw_free_slots(unsigned n, uint64_t free_bytes, uint64_t beside_bytes, 
 	if (free_bytes == 0 || fit >= n)
 		return n;
 	return fit > 0 ? (unsigned)fit : 1;
+}
+
+/* A layer's rows come in, and a row goes out for each expert that it uses. */
+uint64_t odw_memory_unused(const struct od_config *config, uint32_t step_rows, uint64_t row_bytes)
+{
+	const uint64_t in = step_rows * row_bytes, out = in * config->top_k, most = ODW_OUTPUT_BYTES + OD_MAX_RUN_BYTES,
+		       work = PROGRAM_BYTES + odw_engine_scratch_bytes(config) +
+			      (in < OD_MAX_RUN_BYTES ? 2 * in : OD_MAX_HELD_BYTES) + (out < most ? out : most);
+
+	return work < FIXED_BYTES ? FIXED_BYTES - work : 0;
 }
 
 /* There may be less free than the limit: on the host, where `fixed` comes on top; or on a GPU with memory of its own,

@@ -40,6 +40,10 @@ static inline unsigned odw_memory_slots(const struct odw_memory_plan *p, const s
 /* OD_ERR_NOMEM: the limit is too small; err names the bytes needed. */
 OD_MUST_CHECK int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err);
 
+/* Bytes of the plan that stay unused where main's steps have at most step_rows rows of row_bytes each: the plan has
+ * room for the largest RUNs that any main may send. */
+uint64_t odw_memory_unused(const struct od_config *config, uint32_t step_rows, uint64_t row_bytes);
+
 /* *n: the number of slots of slot_bytes that fit into limit_bytes beside fixed_bytes: `asked`, or with asked 0 as many
  * as fit, at most 64. */
 OD_MUST_CHECK int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint64_t slot_bytes,

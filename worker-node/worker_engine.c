@@ -655,6 +655,13 @@ static size_t rows_that_fit(const struct od_config *cfg)
 	return n;
 }
 
+uint64_t odw_engine_scratch_bytes(const struct od_config *cfg)
+{
+	const size_t n = rows_that_fit(cfg);
+
+	return od_ffn_scratch_bytes(cfg->intermediate, n) + 2 * n * cfg->hidden * sizeof(float);
+}
+
 static int make_rows(struct rows *r, struct od_device *d, size_t bytes, struct od_err *err)
 {
 	int rc = od_buf_new(&r->buf, d, bytes, "rows", err);

@@ -39,6 +39,9 @@ struct odw_session {
 	uint32_t max_rows;
 };
 
+/* Memory for the rows that are computed together, as the engine allocates it. */
+uint64_t odw_engine_scratch_bytes(const struct od_config *cfg);
+
 OD_MUST_CHECK int odw_engine_start(struct odw_engine **out, const struct odw_engine_opts *opts, struct od_err *err);
 void odw_engine_stop(struct odw_engine *e); /* joins; NULL ok */
 uint64_t odw_engine_compute_ns(const struct odw_engine *e); /* any thread: of all groups so far, pace included */

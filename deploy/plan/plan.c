@@ -36,6 +36,8 @@ struct planning {
 	struct od_device *device; /* counts memory and measures this machine */
 	struct odp_speed_input speed;
 	struct odp_machine *worker; /* [n_workers, at least 1]: speed.cluster's */
+	struct odp_sim_block *block; /* [n_layers]: speed.model's, with what main reads in steps */
+	struct odp_streamed streamed; /* main's dense weights, if step_bytes is not 0 */
 	bool slots_alone; /* workers keep no experts: all their memory is slots */
 };
 
@@ -209,6 +211,31 @@ static uint64_t usual_ctx(const struct odp_model *m)
 	return od_config_least_ctx(m->config);
 }
 
+/* A text at a time. Its steps read the dense weights that have no room, unless that takes more memory than it saves. */
+static int plan_streamed(struct planning *g, struct od_err *err)
+{
+	struct odp_plan *p = g->plan;
+	struct odp_host_plan *h = &p->host[0];
+	int rc = odp_memory_streamed(&g->streamed, g->model, g->device, &p->texts, limit_of(h), err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (g->streamed.memory.need_bytes < h->memory.need_bytes)
+		h->memory = g->streamed.memory;
+	if (!odp_memory_fits(&h->memory)) {
+		say_too_small(p, h, "od-main with one text",
+			      "; a smaller --ctx-size needs less, and so does --profile bf16");
+		return OD_OK;
+	}
+	if (!(h->machine.read_rate > 0))
+		return od_fail(err, OD_ERR_ARG,
+			       "%s: main %s has no memory for all dense weights, so each step reads some of them: its "
+			       "line lacks read=, bytes of them that its disk gives in a second",
+			       g->o->hosts_path, h->machine.name);
+	p->streamed_bytes = g->streamed.step_bytes;
+	return OD_OK;
+}
+
 /* As many texts at once as main has memory for. */
 static int plan_main(struct planning *g, struct od_err *err)
 {
@@ -224,11 +251,8 @@ static int plan_main(struct planning *g, struct od_err *err)
 			return OD_OK;
 	}
 	if (rc == OD_OK)
-		say_too_small(
-			p, h, "od-main with one text",
-			"; a smaller --ctx-size needs less, and so does --profile bf16; with less memory od-main reads "
-			"dense weights from its disk in each step, which is not planned for");
-	return rc;
+		p->streams_below = h->memory.need_bytes;
+	return rc == OD_OK ? plan_streamed(g, err) : rc;
 }
 
 static void take_alone(struct odp_host_plan *h, const struct odp_model *m, const struct odp_alone *a)
@@ -278,7 +302,7 @@ static int plan_worker(struct planning *g, struct odp_host_plan *h, uint32_t ind
 	struct odp_worker_plan w;
 	uint64_t n = 0;
 	int rc = odp_memory_worker(&w, g->model, g->device, g->slots_alone ? MOST_SLOTS : slots,
-				   g->slots_alone ? 0 : all, limit_of(h), err);
+				   g->slots_alone ? 0 : all, g->plan->texts.prefill_rows, limit_of(h), err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -448,15 +472,27 @@ static enum od_form workers_form(const struct odp_plan *p)
 	return w != NULL ? w->form : p->host[0].form;
 }
 
+/* The simulator's model with what main reads in steps. */
+static void take_blocks(const struct planning *g, struct odp_sim_model *model)
+{
+	model->block = g->block;
+	if (g->plan->streamed_bytes > 0)
+		model->head_stream_bytes = g->streamed.head_bytes;
+}
+
 static void fill_speed(struct planning *g)
 {
 	const struct odp_plan *p = g->plan;
 
+	memcpy(g->block, g->model->block, g->model->config->n_layers * sizeof(*g->block));
+	for (uint32_t i = 0; p->streamed_bytes > 0 && i < g->model->config->n_layers; i++)
+		g->block[i].stream_bytes = g->streamed.layer_bytes[i];
 	g->speed = (struct odp_speed_input){ .model = odp_model_for_sim(g->model, workers_form(p), p->shadow),
 					     .cluster.worker = g->worker,
 					     .prefill_rows = p->texts.prefill_rows,
 					     .alone = p->alone,
 					     .next_gate = p->next_gate };
+	take_blocks(g, &g->speed.model);
 	if (p->alone)
 		fill_alone(g);
 	else
@@ -593,6 +629,7 @@ static int try_other_shadow(struct planning *g, struct od_err *err)
 		if (p->host[i].role == ODP_WORKER && &p->host[i] != best)
 			others[n++] = p->host[i].machine;
 	with.model = odp_model_for_sim(g->model, workers_form(p), precision);
+	take_blocks(g, &with.model);
 	with.cluster.worker = others;
 	with.cluster.n_workers = n;
 	with.cluster.group_size = p->group_size < n ? p->group_size : n;
@@ -689,6 +726,7 @@ static int open_planning(struct planning *g, struct od_err *err)
 {
 	struct odp_plan *p = g->plan;
 	const size_t n = 1 + (g->o->hosts != NULL ? g->o->hosts->n : 0);
+	const uint32_t n_layers = g->model->config->n_layers;
 	const uint64_t ctx = g->o->ctx_tokens > 0 ? g->o->ctx_tokens : usual_ctx(g->model);
 	int rc = od_device_open(&g->device, "cpu", OD_CPU_AUTO, od_cpu_count(), "od-plan", err);
 
@@ -700,7 +738,9 @@ static int open_planning(struct planning *g, struct od_err *err)
 	p->texts = (struct odp_texts){ .prefill_rows = ODM_DEFAULT_PREFILL_ROWS, .ctx_tokens = ctx };
 	p->host = calloc(n, sizeof(*p->host));
 	g->worker = calloc(n, sizeof(*g->worker));
-	if (p->host == NULL || g->worker == NULL)
+	g->block = calloc(n_layers, sizeof(*g->block));
+	g->streamed.layer_bytes = calloc(n_layers, sizeof(*g->streamed.layer_bytes));
+	if (p->host == NULL || g->worker == NULL || g->block == NULL || g->streamed.layer_bytes == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%zu hosts", n);
 	return g->o->hosts != NULL ? take_hosts(g, err) : take_this_machine(g, err);
 }
@@ -726,6 +766,8 @@ int odp_plan_make(struct odp_plan *p, const struct odp_model *m, const struct od
 	}
 	od_device_free(g.device);
 	free(g.worker);
+	free(g.block);
+	free(g.streamed.layer_bytes);
 	if (rc != OD_OK)
 		odp_plan_fini(p);
 	return rc;

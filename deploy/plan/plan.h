@@ -38,12 +38,15 @@ struct odp_plan {
 	bool alone; /* main has the experts itself */
 	bool assumed; /* main's speed was not given and not measured: figures are about memory alone */
 	struct odp_texts texts; /* with the context that was chosen */
+	/* Dense weights that a step of main reads; with streams_below bytes of memory or more it would read none. */
+	double streamed_bytes;
+	uint64_t streams_below;
 	uint32_t group_size;
 	bool next_gate; /* main predicts by itself: without a shadow, where it pays */
 	enum od_precision shadow; /* 0: none */
 	uint64_t kept_experts, all_experts;
-	/* Plain tokens a second of one text with the shadow, and without it with the better one of main's own predictor and
-	 * none; with drafts; 0: not known. */
+	/* Plain tokens a second of one text with the shadow, and without it, with main's own predictor if that pays;
+	 * with drafts; 0: not known. */
 	double with_shadow, without_shadow, with_drafts;
 	/* A worker that would serve better as a shadow; NULL: none would. */
 	const struct odp_host_plan *better_shadow;

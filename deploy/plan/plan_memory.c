@@ -4,6 +4,7 @@
 #include "common/model/resident.h"
 #include "common/model/seq_state.h"
 #include "common/pack/load/dense_load.h"
+#include "common/pack/load/dense_parts.h"
 #include "common/pack/shadow/shadow_load.h"
 #include "main-node/engine/model.h"
 #include "main-node/engine/pass_size.h"
@@ -17,6 +18,9 @@
 #define MAIN_BYTES (32 * MIB)
 #define VOCAB_TOKEN_BYTES 220
 #define SHADOW_BYTES (64 * MIB) /* od_shadow.c, BASE_BYTES */
+/* The work itself takes these: program and libraries, and for each text the part that is on its way from main. */
+#define SHADOW_PROGRAM_BYTES (12 * MIB)
+#define SHADOW_TEXT_BYTES (3 * MIB / 4)
 #define SHADOW_ROWS 256 /* a step has no more */
 #define SHADOW_COPIES 9 /* two sequences of four copies of fixed state, and the beginning of a text */
 
@@ -54,11 +58,12 @@ static uint64_t program_bytes(const struct odp_model *m)
 	return MAIN_BYTES + (uint64_t)m->config->vocab * VOCAB_TOKEN_BYTES;
 }
 
-int odp_memory_main(struct odp_memory *out, const struct odp_model *m, struct od_device *d,
-		    const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err)
+/* Main with this choice of dense weights, which take dense_bytes. */
+static int count_main(struct odp_memory *out, const struct odp_model *m, struct odm_model *given, uint64_t dense_bytes,
+		      const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err)
 {
-	struct odm_model model = main_model(m, d, texts);
-	struct od_forward_opts chunk = odm_model_forward_opts(&model);
+	struct od_device *d = given->device;
+	struct od_forward_opts chunk = odm_model_forward_opts(given);
 	const uint64_t pages = od_state_pages((uint32_t)texts->ctx_tokens) * (uint64_t)texts->parallel;
 	struct od_split s;
 	int rc = od_split_init(&s, d, m->config->n_layers, 0, m->config->n_layers, UINT64_MAX, err);
@@ -70,12 +75,62 @@ int odp_memory_main(struct odp_memory *out, const struct odp_model *m, struct od
 		od_state_split(m->config, m->profile, &s);
 		od_split_count(&s, d);
 		add(out, "program", program_bytes(m));
-		add(out, "dense weights", od_dense_need_bytes(m->pack, OD_DENSE_ALL));
+		add(out, "dense weights", dense_bytes);
 		add(out, "rows of a step", split_bytes(&s, 0, 0));
 		add(out, "context", split_bytes(&s, pages, texts->parallel) - split_bytes(&s, 0, 0));
 	}
 	od_split_fini(&s);
 	return rc;
+}
+
+int odp_memory_main(struct odp_memory *out, const struct odp_model *m, struct od_device *d,
+		    const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err)
+{
+	struct odm_model model = main_model(m, d, texts);
+
+	return count_main(out, m, &model, od_dense_need_bytes(m->pack, OD_DENSE_ALL), texts, limit_bytes, err);
+}
+
+/* Finds what steps read if so many bytes are for the ring and for matrices that stay. */
+static int share_streamed(struct odp_streamed *out, const struct odp_model *m, uint64_t room_bytes, struct od_err *err)
+{
+	const uint32_t n_layers = m->config->n_layers;
+	struct od_dense_parts parts;
+	struct od_dense_plan plan;
+	int rc = od_dense_parts_list(&parts, m->pack, err);
+
+	if (rc == OD_OK && !od_dense_plan_make(&plan, parts.plan, parts.n, room_bytes))
+		rc = od_fail(err, OD_ERR_NOMEM, "two layers of dense weights do not fit");
+	memset(out->layer_bytes, 0, n_layers * sizeof(*out->layer_bytes));
+	out->head_bytes = out->step_bytes = 0;
+	for (size_t i = 0; rc == OD_OK && i < parts.n; i++) {
+		const struct od_dense_part *p = &parts.plan[i];
+		const double bytes = p->stays ? 0 : (double)p->bytes;
+
+		*(p->stage < n_layers ? &out->layer_bytes[p->stage] : &out->head_bytes) += bytes;
+		out->step_bytes += bytes;
+	}
+	od_dense_parts_fini(&parts);
+	return rc;
+}
+
+int odp_memory_streamed(struct odp_streamed *out, const struct odp_model *m, struct od_device *d,
+			const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err)
+{
+	const uint64_t need = od_dense_need_bytes(m->pack, OD_DENSE_STREAMED);
+	struct odm_model model = main_model(m, d, texts);
+	uint64_t least, most, room;
+	int rc = od_dense_stream_room(m->pack, &least, &most, err);
+
+	model.dense_choice = OD_DENSE_STREAMED;
+	if (rc == OD_OK)
+		rc = count_main(&out->memory, m, &model, need, texts, limit_bytes, err);
+	if (rc != OD_OK || !odp_memory_fits(&out->memory))
+		return rc;
+	room = least + limit_bytes - out->memory.need_bytes;
+	room = room < most ? room : most;
+	rc = share_streamed(out, m, room, err);
+	return rc == OD_OK ? count_main(&out->memory, m, &model, need - least + room, texts, limit_bytes, err) : rc;
 }
 
 /* Texts take so much while all contexts are full. */
@@ -157,9 +212,10 @@ static int plan_worker(struct odw_memory_plan *plan, struct odw_memory_opts *o, 
 	return rc;
 }
 
-/* Slots come first; whole experts of what is left are kept. */
+/* Slots come first; whole experts of what is left are kept. A worker needs unused_bytes to start, and does not use
+ * them. */
 static int share_worker(struct odp_worker_plan *out, struct odw_memory_opts *o, unsigned slots, uint64_t kept_experts,
-			struct od_err *err)
+			uint64_t unused_bytes, struct od_err *err)
 {
 	const uint64_t limit = out->memory.limit_bytes, each = o->sizes->most_bytes;
 	struct odw_memory_plan plan;
@@ -180,14 +236,15 @@ static int share_worker(struct odp_worker_plan *out, struct odw_memory_opts *o, 
 	}
 	if (rc != OD_OK)
 		return rc;
-	add(&out->memory, "program and loads", plan.need_bytes - plan.n_slots * each);
+	add(&out->memory, "program and loads",
+	    plan.need_bytes - plan.n_slots * each - (out->n_slots > 0 ? unused_bytes : 0));
 	add(&out->memory, "slots", plan.n_slots * each);
 	add(&out->memory, "experts kept", out->cache_bytes);
 	return OD_OK;
 }
 
 int odp_memory_worker(struct odp_worker_plan *out, const struct odp_model *m, struct od_device *d, unsigned slots,
-		      uint64_t kept_experts, uint64_t limit_bytes, struct od_err *err)
+		      uint64_t kept_experts, uint32_t step_rows, uint64_t limit_bytes, struct od_err *err)
 {
 	struct od_residency_sizes sizes = { 0 };
 	struct odw_memory_opts o = { .pack = m->pack,
@@ -202,13 +259,25 @@ int odp_memory_worker(struct odp_worker_plan *out, const struct odp_model *m, st
 		rc = od_residency_measure(&sizes, m->pack, d, o.form, err);
 	od_device_assume_free(d, UINT64_MAX / 2);
 	if (rc == OD_OK)
-		rc = share_worker(out, &o, slots, kept_experts, err);
+		rc = share_worker(out, &o, slots, kept_experts, odw_memory_unused(m->config, step_rows, m->row_bytes),
+				  err);
 	od_device_assume_free(d, 0);
 	od_residency_sizes_fini(&sizes);
 	return rc;
 }
 
 /* ---- od-shadow ---- */
+
+/* A shadow needs room for all messages that may wait, to start; most of it is not used. */
+static void leave_out_unused(struct odp_memory *m, uint32_t n_texts)
+{
+	const uint64_t used = SHADOW_PROGRAM_BYTES + n_texts * SHADOW_TEXT_BYTES;
+
+	if (!odp_memory_fits(m) || used >= SHADOW_BYTES)
+		return;
+	m->share[0].bytes = used;
+	m->need_bytes -= SHADOW_BYTES - used;
+}
 
 int odp_memory_shadow(struct odp_memory *out, const struct odp_model *m, struct od_device *d,
 		      enum od_precision precision, const struct odp_texts *texts, uint64_t limit_bytes,
@@ -239,6 +308,7 @@ int odp_memory_shadow(struct odp_memory *out, const struct odp_model *m, struct 
 		add(out, "copy of the model", model_bytes);
 		add(out, "rows of a step", split_bytes(&s, 0, 0));
 		add(out, "context", split_bytes(&s, pages, SHADOW_COPIES * texts->parallel) - split_bytes(&s, 0, 0));
+		leave_out_unused(out, texts->parallel);
 	}
 	od_split_fini(&s);
 	return rc;

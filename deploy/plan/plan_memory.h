@@ -35,6 +35,16 @@ struct odp_texts {
 OD_MUST_CHECK int odp_memory_main(struct odp_memory *out, const struct odp_model *m, struct od_device *d,
 				  const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err);
 
+/* Main of a cluster whose steps read dense weights: a ring, and those that stay. OD_OK, also where the ring does not
+ * fit. */
+struct odp_streamed {
+	struct odp_memory memory;
+	double *layer_bytes; /* [n_layers]: the caller's; a step reads them */
+	double head_bytes, step_bytes; /* step_bytes: of all */
+};
+OD_MUST_CHECK int odp_memory_streamed(struct odp_streamed *out, const struct odp_model *m, struct od_device *d,
+				      const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err);
+
 /* Main without a cluster: what the texts that it writes leave is for experts. */
 struct odp_alone {
 	struct odp_memory memory;
@@ -48,7 +58,8 @@ struct odp_alone {
 OD_MUST_CHECK int odp_memory_alone(struct odp_alone *out, const struct odp_model *m, struct od_device *d,
 				   const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err);
 
-/* A worker with at least so many slots, if they fit, and a cache of at most so many experts. */
+/* A worker with at least so many slots, if they fit, and a cache of at most so many experts, for steps of step_rows
+ * rows at most. */
 struct odp_worker_plan {
 	struct odp_memory memory;
 	enum od_form form;
@@ -56,7 +67,8 @@ struct odp_worker_plan {
 	uint64_t cache_bytes;
 };
 OD_MUST_CHECK int odp_memory_worker(struct odp_worker_plan *out, const struct odp_model *m, struct od_device *d,
-				    unsigned slots, uint64_t kept_experts, uint64_t limit_bytes, struct od_err *err);
+				    unsigned slots, uint64_t kept_experts, uint32_t step_rows, uint64_t limit_bytes,
+				    struct od_err *err);
 
 /* A shadow of this precision. */
 OD_MUST_CHECK int odp_memory_shadow(struct odp_memory *out, const struct odp_model *m, struct od_device *d,

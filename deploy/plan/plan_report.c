@@ -102,6 +102,16 @@ static void print_tiers(const struct odp_plan *p, FILE *out)
 		p->texts.parallel > 1 ? "s" : "", (unsigned long long)p->texts.ctx_tokens);
 }
 
+static void print_streamed(const struct odp_plan *p, FILE *out)
+{
+	char a[32], b[32];
+
+	if (p->streamed_bytes > 0)
+		fprintf(out,
+			"Main has no memory for all dense weights: each step reads %s of them; with %s GiB it would read none.\n",
+			size_text(p->streamed_bytes, a), gib_text(p->streams_below, b));
+}
+
 static const char *rate_text(double value, char buf[32])
 {
 	snprintf(buf, 32, value < 9.95 ? "%.2f" : "%.1f", value);
@@ -193,6 +203,8 @@ static size_t print_workers(const struct odp_plan *p, size_t first, FILE *out)
 
 static void print_commands(const struct odp_plan *p, FILE *out)
 {
+	char memory[32] = "";
+
 	fprintf(out, "\nTo run it like this:\n");
 	if (p->alone) {
 		fprintf(out, "  od-main --pack PACK --memory %lluM\n",
@@ -204,8 +216,11 @@ static void print_commands(const struct odp_plan *p, FILE *out)
 			i = print_workers(p, i, out);
 	if (p->shadow != 0)
 		fprintf(out, "  od-shadow --precision %s\n", od_precision_names[p->shadow - 1]);
-	fprintf(out, "  od-main --workers HOSTS --group-size %u --ctx-size %llu%s\n", p->group_size,
-		(unsigned long long)p->texts.ctx_tokens, p->next_gate ? " --predictor next-gate" : "");
+	if (p->streamed_bytes > 0)
+		snprintf(memory, sizeof(memory), " --memory %lluM",
+			 (unsigned long long)(p->host[0].memory.limit_bytes >> 20));
+	fprintf(out, "  od-main --workers HOSTS --group-size %u --ctx-size %llu%s%s\n", p->group_size,
+		(unsigned long long)p->texts.ctx_tokens, memory, p->next_gate ? " --predictor next-gate" : "");
 }
 
 void odp_plan_print(const struct odp_plan *p, FILE *out)
@@ -219,6 +234,7 @@ void odp_plan_print(const struct odp_plan *p, FILE *out)
 	if (p->n_problems > 0)
 		return;
 	print_tiers(p, out);
+	print_streamed(p, out);
 	print_shadow(p, out);
 	print_figures(p, out);
 	if (p->assumed)
@@ -319,15 +335,16 @@ int odp_plan_print_json(const struct odp_plan *p, FILE *out, struct od_err *err)
 	for (size_t i = 0; i < p->n_problems; i++)
 		json_array_append_new(
 			problems, json_pack("{s:s, s:s}", "what", p->problem[i].what, "remedy", p->problem[i].remedy));
-	root = json_pack("{s:b, s:o, s:o, s:i, s:s, s:i, s:I, s:I, s:I, s:b, s:o, s:o, s:o}", "fits",
+	root = json_pack("{s:b, s:o, s:o, s:i, s:s, s:f, s:i, s:I, s:I, s:I, s:b, s:o, s:o, s:o}", "fits",
 			 p->n_problems == 0, "model", model_json(p->model), "hosts", hosts, "group_size",
 			 (int)p->group_size, "predictor",
 			 p->shadow != 0 ? "shadow" :
 			 p->next_gate	? "next-gate" :
 					  "none",
-			 "texts", (int)p->texts.parallel, "ctx_tokens", (json_int_t)p->texts.ctx_tokens, "kept_experts",
-			 (json_int_t)p->kept_experts, "all_experts", (json_int_t)p->all_experts, "reads_assumed",
-			 p->assumed, "shadow", shadow_json(p), "figures", figures, "problems", problems);
+			 "dense_step_bytes", p->streamed_bytes, "texts", (int)p->texts.parallel, "ctx_tokens",
+			 (json_int_t)p->texts.ctx_tokens, "kept_experts", (json_int_t)p->kept_experts, "all_experts",
+			 (json_int_t)p->all_experts, "reads_assumed", p->assumed, "shadow", shadow_json(p), "figures",
+			 figures, "problems", problems);
 	if (root == NULL || json_dumpf(root, out, JSON_INDENT(2)) != 0)
 		rc = od_fail(err, OD_ERR_IO, "the plan cannot be written");
 	else

@@ -169,6 +169,7 @@ struct speed_change {
 	const char *what;
 	void (*make)(struct odp_speed_input *in, struct odp_machine *worker, char *what, size_t size);
 	bool for_shadow, for_cluster; /* It needs one. */
+	bool for_streams; /* Main reads dense weights. */
 };
 
 static void main_faster(struct odp_speed_input *in, struct odp_machine *worker, char *what, size_t size)
@@ -183,6 +184,14 @@ static void main_faster(struct odp_speed_input *in, struct odp_machine *worker, 
 		worker[0].many *= 2;
 		worker[0].run_ns /= 2;
 	}
+}
+
+static void main_reads_faster(struct odp_speed_input *in, struct odp_machine *worker, char *what, size_t size)
+{
+	(void)worker;
+	(void)what;
+	(void)size;
+	in->cluster.main.read_rate *= 2;
 }
 
 static void workers_faster(struct odp_speed_input *in, struct odp_machine *worker, char *what, size_t size)
@@ -270,20 +279,22 @@ static void more_memory(struct odp_speed_input *in, struct odp_machine *worker, 
 }
 
 static const struct speed_change changes[] = {
-	{ "main's compute", "main twice as fast", main_faster, false, false },
-	{ "the network", "faster links", links_faster, false, true },
-	{ "round trips", "round trips half as long", trips_shorter, false, true },
-	{ "reads of experts", "reads twice as fast", reads_faster, false, false },
-	{ "workers' compute", "workers twice as fast", workers_faster, false, true },
-	{ "the shadow's compute", "a shadow twice as fast", shadow_faster, true, true },
-	{ NULL, "a worker more", one_more, false, true },
-	{ NULL, "twice the memory for experts", more_memory, false, false },
+	{ "main's compute", "main twice as fast", main_faster, false, false, false },
+	{ "the network", "faster links", links_faster, false, true, false },
+	{ "round trips", "round trips half as long", trips_shorter, false, true, false },
+	{ "reads of experts", "reads twice as fast", reads_faster, false, false, false },
+	{ "workers' compute", "workers twice as fast", workers_faster, false, true, false },
+	{ "the shadow's compute", "a shadow twice as fast", shadow_faster, true, true, false },
+	{ "main's reads", "main reads twice as fast", main_reads_faster, false, true, true },
+	{ NULL, "a worker more", one_more, false, true, false },
+	{ NULL, "twice the memory for experts", more_memory, false, false, false },
 };
 #define N_CHANGES (sizeof(changes) / sizeof(changes[0]))
 
 static bool applies(const struct speed_change *c, const struct odp_speed_input *in)
 {
-	return (!c->for_shadow || in->cluster.has_shadow) && (!c->for_cluster || !in->alone);
+	return (!c->for_shadow || in->cluster.has_shadow) && (!c->for_cluster || !in->alone) &&
+	       (!c->for_streams || odp_sim_streams(&in->model));
 }
 
 static int try_change(const struct speed_change *c, const struct odp_figure *f, const struct odp_speed_input *in,

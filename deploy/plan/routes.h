@@ -28,7 +28,7 @@ struct odp_routes {
 		     const float **probability);
 	/* The shadow's prediction for a row with this token. NULL: there is no shadow. */
 	void (*predict)(void *arg, uint32_t text, uint32_t position, int32_t token, uint32_t m, struct odp_view *view);
-	/* What main's own predictor says of layer m, from 1 on, when layer m - 1 is routed. NULL: there is none. */
+	/* Main's own prediction for layer m, from 1 on, when layer m - 1 is routed. NULL: there is none. */
 	void (*next_gate)(void *arg, uint32_t text, uint32_t position, int32_t token, uint32_t m,
 			  struct odp_view *view);
 };

@@ -37,10 +37,22 @@ static int check_model(const struct odp_sim_model *m, struct od_err *err)
 	return OD_OK;
 }
 
-static int check_cluster(const struct odp_cluster *c, const struct odp_sim_opts *o, struct od_err *err)
+bool odp_sim_streams(const struct odp_sim_model *m)
+{
+	bool any = m->head_stream_bytes > 0;
+
+	for (uint32_t i = 0; i < m->n_layers; i++)
+		any = any || m->block[i].stream_bytes > 0;
+	return any;
+}
+
+static int check_cluster(const struct odp_cluster *c, const struct odp_sim_opts *o, bool streams, struct od_err *err)
 {
 	if (c->n_workers == 0)
 		return od_fail(err, OD_ERR_ARG, "simulation: no workers");
+	if (streams && !(c->main.read_rate > 0))
+		return od_fail(err, OD_ERR_ARG, "simulation: main reads weights at %g bytes/s; expected more than 0",
+			       c->main.read_rate);
 	for (uint32_t w = 0; w < c->n_workers; w++)
 		if (c->worker[w].slots == 0 || c->worker[w].slots > OD_MAX_SLOTS || !(c->worker[w].read_rate > 0))
 			return od_fail(err, OD_ERR_ARG,
@@ -166,7 +178,7 @@ int odp_sim_new(struct odp_sim **out, const struct odp_cluster *cluster, const s
 
 	*out = NULL;
 	if (rc == OD_OK)
-		rc = check_cluster(cluster, opts, err);
+		rc = check_cluster(cluster, opts, odp_sim_streams(model), err);
 	if (rc != OD_OK)
 		return rc;
 	s = calloc(1, sizeof(*s));

@@ -5,6 +5,8 @@
  * of main, schedule and expert_cache of a worker. Time, network and arithmetic are simulated:
  * - A product takes what plan_machine.h says. Main computes a layer's dense part, sends RUNs, computes shared experts,
  *   and waits for RESULTs. A worker computes one operation at a time: the experts of a RUN that are ready together.
+ * - Dense weights that main has no memory for are read in the order of a step while it computes, two layers ahead at
+ *   most, as dense_stream.h does it.
  * - A worker loads one expert at a time, in slices: between two slices a more urgent load may begin.
  * - A message occupies the sender's port, then the receiver's, each in order of arrival, and arrives half a round trip
  *   later. The port of main is shared by all workers and the shadow. Ports of both directions are independent.
@@ -31,13 +33,14 @@ struct odp_sim_block {
 	double shared_weights; /* shared experts: on main while workers compute */
 	double context_weights; /* a row's, for each position before it: 2 x heads x head size */
 	double state_bytes; /* main sends the shadow so many for a row */
+	double stream_bytes; /* main reads so many of its dense weights in each step; 0: they stay in memory */
 	bool moe;
 };
 
 struct odp_sim_model {
 	uint32_t n_layers, n_moe, n_experts, top_k;
 	const struct odp_sim_block *block; /* [n_layers]; n_moe of them with moe */
-	double head_weights;
+	double head_weights, head_stream_bytes; /* as in odp_sim_block */
 	double router_weights; /* a layer's: main's own predictor multiplies with them */
 	double expert_weights; /* one expert's */
 	uint64_t load_bytes; /* an expert's as it is stored: what a load reads */
@@ -45,6 +48,8 @@ struct odp_sim_model {
 	double row_bytes; /* a row's in RUN and RESULT */
 	double shadow_factor; /* the shadow's bytes of a weight over main's, so its speed is that much higher; 0: 1 */
 };
+
+bool odp_sim_streams(const struct odp_sim_model *m); /* Does main read dense weights in steps? */
 
 struct odp_cluster {
 	struct odp_machine main, shadow;

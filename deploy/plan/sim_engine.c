@@ -120,15 +120,18 @@ void odp_engine_text(struct odp_sim *s, uint32_t text)
 
 /* ---- Computing ---- */
 
-/* Main is busy for so long, and goes on behind it. */
-static void compute(struct odp_sim *s, enum sim_engine_state state, double ns)
+/* Main waits for weights, is busy for so long, and goes on behind it. */
+static void compute_after(struct odp_sim *s, enum sim_engine_state state, double wait_ns, double ns)
 {
-	const uint64_t took = (uint64_t)llround(ns);
-
 	s->engine.state = state;
 	s->engine.begin_ns = odp_clock_ns();
-	s->node[MAIN].busy.compute_ns += took;
-	odp_at(s, odp_clock_ns() + took, EV_MAIN, COMPUTED, 0, NULL);
+	s->node[MAIN].busy.compute_ns += (uint64_t)llround(ns);
+	odp_at(s, odp_clock_ns() + (uint64_t)llround(wait_ns + ns), EV_MAIN, COMPUTED, 0, NULL);
+}
+
+static void compute(struct odp_sim *s, enum sim_engine_state state, double ns)
+{
+	compute_after(s, state, 0, ns);
 }
 
 /* The rows of each text read the text's keys and values. */
@@ -150,20 +153,21 @@ static void begin_layer(struct odp_sim *s)
 	const struct odp_sim_block *b = &s->block[p->layer];
 
 	s->engine.layer_begin_ns = odp_clock_ns();
-	compute(s, ENGINE_DENSE,
-		s->cluster.main.run_ns + odp_product_ns(&s->cluster.main, b->dense_weights, (double)p->n_rows) +
-			context_ns(s, p, b->context_weights));
+	compute_after(s, ENGINE_DENSE, odp_stream_layer_ns(s, p->layer),
+		      s->cluster.main.run_ns + odp_product_ns(&s->cluster.main, b->dense_weights, (double)p->n_rows) +
+			      context_ns(s, p, b->context_weights));
 }
 
 static void begin_head(struct odp_sim *s)
 {
 	const struct sim_pass *p = s->engine.now;
-	double rows = 0;
+	double rows = 0, ns;
 
 	for (size_t i = 0; i < p->n_parts; i++)
 		rows += p->phase == ODM_DECODE ? p->part[i].n : p->part[i].seen;
 	odp_layer_state(s, s->model.n_layers - 1);
-	compute(s, ENGINE_HEAD, odp_product_ns(&s->cluster.main, s->model.head_weights, rows));
+	ns = odp_product_ns(&s->cluster.main, s->model.head_weights, rows);
+	compute_after(s, ENGINE_HEAD, rows > 0 ? odp_stream_head_ns(s, ns) - ns : 0, ns);
 }
 
 /* ---- Decode ---- */
@@ -450,14 +454,16 @@ static void prefill_some(struct odp_sim *s, bool others)
 	begin_layer(s);
 }
 
-/* A further layer is begun only if the longest so far would still fit before the next decode step. */
+/* A further layer is begun only if the longest so far would still fit before the next decode step. A chunk that reads
+ * its weights does not stop. */
 static bool prefill_pauses(struct odp_sim *s)
 {
 	struct sim_engine *e = &s->engine;
 	const uint64_t now = odp_clock_ns(), took = now - e->layer_begin_ns;
 
 	e->layer_ns = took > e->layer_ns ? took : e->layer_ns;
-	return e->others && now + e->layer_ns - e->prefill_begin_ns > PREFILL_PER_DECODE * e->decode_ns;
+	return e->others && !odp_sim_streams(&s->model) &&
+	       now + e->layer_ns - e->prefill_begin_ns > PREFILL_PER_DECODE * e->decode_ns;
 }
 
 static void choose_chunk_rows(struct odp_sim *s)
@@ -514,6 +520,7 @@ static void next_layer(struct odp_sim *s)
 	struct sim_engine *e = &s->engine;
 	struct sim_pass *p = e->now;
 
+	odp_stream_give(s, p->layer);
 	p->m += s->block[p->layer].moe;
 	p->layer++;
 	if (p->layer == s->model.n_layers)

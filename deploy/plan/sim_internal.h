@@ -1,7 +1,7 @@
 /* sim_internal.h - the simulator of sim.h, for the files that make it up: sim.c (life, runs, figures), sim_clock.c
  * (events, links), sim_engine.c (main's texts and steps), sim_layer.c (main's layers), sim_measure.c (what main
  * knows of workers), sim_deal.c (groups, WANTs, pieces), sim_next_gate.c (main's own
- * predictor), sim_worker.c, sim_shadow.c and sim_trace.c.
+ * predictor), sim_stream.c (main's dense weights), sim_worker.c, sim_shadow.c and sim_trace.c.
  *
  * Thread: the simulator's, one at a time. */
 #ifndef ODP_SIM_INTERNAL_H
@@ -166,6 +166,13 @@ struct sim_pass {
 
 enum sim_engine_state { ENGINE_IDLE, ENGINE_DENSE, ENGINE_PREDICTS, ENGINE_EXPERTS, ENGINE_HEAD };
 
+/* Reading of dense weights: stages are layers, then the head. */
+struct sim_stream {
+	uint32_t next; /* the stage that is read next, unless another one is taken */
+	double read_ns; /* the newest stage is read by then */
+	double given_ns[2]; /* the ring had room again when the one before the last was given back, and the last */
+};
+
 struct sim_engine {
 	enum sim_engine_state state;
 	struct sim_pass decode, prefill, *now;
@@ -181,6 +188,7 @@ struct sim_engine {
 	uint32_t state_layer; /* STATEs of layers before it are sent */
 	uint64_t routed_ns, layer_stall_ns;
 	struct od_moe_call call;
+	struct sim_stream stream;
 };
 
 /* ---- The shadow ---- */
@@ -302,6 +310,10 @@ void odp_close_step(struct odp_sim *s, uint64_t step); /* every worker's WANTs o
 void odp_cut_layer(struct odp_sim *s);
 
 void odp_predicted(struct odp_sim *s, const struct sim_message *m); /* PREDICT has come */
+
+double odp_stream_layer_ns(struct odp_sim *s, uint32_t layer); /* main waits so long for a layer's */
+double odp_stream_head_ns(struct odp_sim *s, double compute_ns); /* the head's time, of which it computes so long */
+void odp_stream_give(struct odp_sim *s, uint32_t layer); /* it uses them no more */
 
 bool odp_next_gate_asks(struct odp_sim *s, double *ns); /* about the layer under way; *ns: its time */
 void odp_next_gate_says(struct odp_sim *s);

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "common/compute/open_device.h"
 #include "deploy/plan/plan.h"
 
 #define CONFIG "deploy/models/talebook/config.json"
@@ -196,6 +197,37 @@ static void what_does_not_fit(void **state)
 	expect_smallest_change(GOOD_MAIN GOOD_WORKERS "shadow s memory=%uM speed=1 link=1G\n", 32, "shadow s");
 }
 
+/* A main with 2 GiB for Mixtral's dense weights of 2.4 GiB and embeddings reads what has no room. */
+static void dense_weights_that_steps_read(void **state)
+{
+	const struct odp_texts texts = { .parallel = 1, .prefill_rows = 256, .ctx_tokens = 1024 };
+	const double attention = 2.0 * 4096 * (2 * 4096 + 2 * 1024), head = 2.0 * 32000 * 4096;
+	double layer[32], sum = 0;
+	struct odp_streamed s = { .layer_bytes = layer };
+	struct odp_model m;
+	struct od_device *d;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(odp_model_open(&m, "tests/bench/plans/models/Mixtral-8x7B.json", OD_PROFILE_BF16, &err),
+			 OD_OK);
+	assert_int_equal(od_device_open(&d, "cpu", OD_CPU_AUTO, 1, "test", &err), OD_OK);
+	assert_int_equal(odp_memory_streamed(&s, &m, d, &texts, 2ull << 30, &err), OD_OK);
+	assert_true(odp_memory_fits(&s.memory) && s.memory.need_bytes > (2ull << 30) - (1 << 20));
+	for (int i = 0; i < 32; i++) {
+		assert_true(layer[i] < 1.01 * attention);
+		sum += layer[i];
+	}
+	expect_near(sum + s.head_bytes, s.step_bytes);
+	/* All weights are read or stay; two layers of the ring hold nothing that stays. */
+	assert_true(s.step_bytes + (2ull << 30) > 32 * attention + head);
+	assert_true(s.step_bytes + (2ull << 30) < 32 * attention + head + 2 * attention + (600 << 20));
+	assert_int_equal(odp_memory_streamed(&s, &m, d, &texts, 64 << 20, &err), OD_OK);
+	assert_false(odp_memory_fits(&s.memory));
+	od_device_free(d);
+	odp_model_close(&m);
+}
+
 static void refuse(const char *text, const char *says)
 {
 	struct odp_plan p;
@@ -222,9 +254,13 @@ static void what_hosts_lack(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(costs_of_a_model),	 cmocka_unit_test(a_plan_that_fits),
-		cmocka_unit_test(a_predictor_that_pays), cmocka_unit_test(equal_plans_are_equal),
-		cmocka_unit_test(what_does_not_fit),	 cmocka_unit_test(what_hosts_lack),
+		cmocka_unit_test(costs_of_a_model),
+		cmocka_unit_test(a_plan_that_fits),
+		cmocka_unit_test(a_predictor_that_pays),
+		cmocka_unit_test(equal_plans_are_equal),
+		cmocka_unit_test(dense_weights_that_steps_read),
+		cmocka_unit_test(what_does_not_fit),
+		cmocka_unit_test(what_hosts_lack),
 	};
 
 	return cmocka_run_group_tests_name("plan", tests, open_model, close_model);

@@ -387,8 +387,8 @@ static void a_load_that_a_layer_just_hides(void **state)
 	assert_ms(f.total_ns, 4 * (1 + 3 + 2));
 }
 
-/* Loads take 4 ms. Layer 1 is loaded from 1 to 5, routed at 8 and ends at 10. Layer 2 is loaded from 8 to 12, routed at 11, and
- * ends at 14; layer 3 from 11 to 15, when it is routed; 17. */
+/* Loads take 4 ms. Layer 1 is loaded from 1 to 5, routed at 8 and ends at 10. Layer 2 is loaded from 8 to 12, routed at
+ * 11, and ends at 14; layer 3 from 11 to 15, when it is routed; 17. */
 static void a_load_that_is_longer_than_a_layer(void **state)
 {
 	struct odp_sim_figures f;
@@ -455,6 +455,66 @@ static void main_stands_in_for_a_silent_shadow(void **state)
 	with = run(&s, 1, 0, 10);
 	assert_int_equal(f.total_ns, with.total_ns);
 	assert_int_equal(f.extra_loads, 0);
+}
+
+/* ---- Dense weights that are read in steps ---- */
+
+/* Main computes 1 ms a layer, loads take nothing, an expert 2 ms: a layer takes 3 ms when its weights are there. They
+ * take 2 ms to read: all but the first are read meanwhile. */
+static void reads_that_a_layer_hides(void **state)
+{
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 4, 1, 1, 2);
+	s.model.load_bytes = 1;
+	s.cluster.main.read_rate = GIGA;
+	for (int i = 0; i < 4; i++)
+		s.block[i].stream_bytes = 2 * MS;
+	assert_ms(run(&s, 1, 0, 1).total_ns, 2 + 4 * 3);
+	/* With a head of 1 ms, which is not read, the next step's first layer was read behind the third. */
+	s.model.head_weights = MS;
+	assert_ms(run(&s, 1, 0, 2).total_ns, 2 + 2 * (4 * 3 + 1));
+}
+
+/* Reads of 4 ms: they follow each other, and the last layer of each step ends 3 ms behind its read. Of the next step a
+ * layer is read while the last one is computed, and two are never ahead. */
+static void reads_that_are_longer_than_a_layer(void **state)
+{
+	struct odp_sim_figures f;
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 4, 1, 1, 2);
+	s.model.load_bytes = 1;
+	s.cluster.main.read_rate = GIGA;
+	for (int i = 0; i < 4; i++)
+		s.block[i].stream_bytes = 4 * MS;
+	assert_ms(run(&s, 1, 0, 1).total_ns, 4 * 4 + 3);
+	f = run(&s, 1, 0, 5);
+	assert_ms(f.total_ns, 5 * 4 * 4 + 3);
+	assert_ms(f.main.read_ns, 5 * 4 * 4);
+	assert_ms(f.main.compute_ns, 5 * 4 * 1);
+	/* A prompt's chunk reads all once, too: 64 rows take main 16 ms and the expert 32 ms a layer. */
+	assert_ms(run(&s, 1, 64, 1).ttft_ns, 4 + 4 * (16 + 32));
+}
+
+/* Four layers of 1 ms and a head of 8 ms: two pieces of layers' size. */
+static void a_head_is_read_in_pieces(void **state)
+{
+	struct setting s;
+
+	(void)state;
+	set_up(&s, 4, 1, 1, 2);
+	s.model.load_bytes = 1;
+	s.model.head_weights = 6 * MS;
+	s.model.head_stream_bytes = 8 * MS;
+	s.cluster.main.read_rate = GIGA;
+	for (int i = 0; i < 4; i++)
+		s.block[i].stream_bytes = 4 * MS;
+	/* Layers are read until 16, the first piece until 20, when the ring has room again; the last layer ends at 19.
+	 * The second is read until 24 and multiplied with for 3 ms. */
+	assert_ms(run(&s, 1, 0, 1).total_ns, 27);
 }
 
 /* ---- Drafts ---- */
@@ -890,6 +950,9 @@ int main(void)
 		cmocka_unit_test(asking_a_router_takes_time),
 		cmocka_unit_test(next_gate_errs_as_often_as_told),
 		cmocka_unit_test(main_stands_in_for_a_silent_shadow),
+		cmocka_unit_test(reads_that_a_layer_hides),
+		cmocka_unit_test(reads_that_are_longer_than_a_layer),
+		cmocka_unit_test(a_head_is_read_in_pieces),
 		cmocka_unit_test(right_drafts_give_a_token_a_row),
 		cmocka_unit_test(wrong_drafts_are_undone),
 		cmocka_unit_test(the_policy_learns),

@@ -11,7 +11,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CLUSTERS = [("four Orin NX, 16 GB", "orins.txt"), ("RTX 3090 and two mini PCs", "rtx_and_minis.txt"), ("OD-MoE's ten machines", "od_moe_ten.txt")]
-SHORT = {"main's compute": "main", "workers' compute": "workers", "reads of experts": "reads", "the network": "network",
+SHORT = {"main's compute": "main", "main's reads": "main's reads", "workers' compute": "workers", "reads of experts": "reads", "the network": "network",
          "round trips": "round trips", "the shadow's compute": "shadow", "nothing alone": "several"}
 
 
