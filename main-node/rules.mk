@@ -2,7 +2,7 @@
 libodm_SRCS := $(addprefix main-node/step/,figures.c step_requests.c timeline.c)
 libodm_SRCS += $(addprefix main-node/predict/,layer_stream.c predict_check.c predict_tally.c predict_trial.c prediction_drafts.c prediction_wants.c predictions.c \
 	predictor_link.c step_uses.c want_gate.c)
-libodm_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_figures.c cluster_service.c cluster_view.c copy_check.c data_link.c deal_homes.c layer_pieces.c \
+libodm_SRCS += $(addprefix main-node/cluster/,batch_rows.c cluster.c cluster_figures.c cluster_service.c cluster_view.c copy_check.c data_link.c deal_homes.c layer_pieces.c \
 	link_cost.c members.c members_address.c members_facts.c members_hosts.c members_links.c members_look.c members_machine.c members_news.c members_shadow.c \
 	members_times.c name_lookup.c placement.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_backlog.c want_target.c \
 	welcome_check.c wire_rows.c worker_times.c)

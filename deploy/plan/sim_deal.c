@@ -215,7 +215,8 @@ void odp_cut_layer(struct odp_sim *s)
 	for (uint32_t i = 0; i < s->n_touched; i++)
 		s->used_worker[s->touched[i]] = false;
 	s->n_touched = 0;
-	odm_pieces_cut(p, &s->engine.call, &s->groups, wanted_at, s, run_rows(s));
+	odm_pieces_deal(p, &s->engine.call, &s->groups, wanted_at, s);
+	odm_pieces_cut(p, &s->engine.call, run_rows(s));
 	for (size_t i = 0; i < p->n; i++)
 		s->used_worker[p->piece[i].worker] = true;
 	for (uint32_t w = 0; w < s->cluster.n_workers; w++)

@@ -1,6 +1,7 @@
 #include "main-node/cluster/cluster_service.h"
 
 #include "common/base/log.h"
+#include "main-node/cluster/batch_rows.h"
 #include "main-node/cluster/cluster_figures.h"
 #include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/layer_pieces.h"
@@ -53,13 +54,16 @@ struct service {
 	uint64_t next_decode; /* number of the decode step after the last one; 0: there was none */
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
+	struct odm_port_times port;
 	struct odm_recovery recovery; /* for these pieces */
 	struct odm_step_uses uses; /* in the decode step */
 	/* Scratch of one RUN, of predictions, and of waiting. */
 	struct odm_piece **piece; /* [n_experts] */
 	struct odm_predicted_row *predicted; /* [max_rows] */
 	uint32_t *dealt; /* [n_experts]: members */
+	uint32_t *n_dealt; /* [OD_MAX_HOSTS], by index in the view: experts of the layer */
 	bool *used_member; /* [OD_MAX_HOSTS], by member's id */
+	bool *has_more; /* [OD_MAX_HOSTS], by index in the view */
 	zmq_pollitem_t *items; /* [2 * OD_MAX_HOSTS + 3] */
 	uint64_t last_request;
 	uint64_t layer_begin_ns; /* when its experts were asked for */
@@ -277,13 +281,15 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	struct od_out_frame frame = { .bytes = s->wire.rows };
 	Od__Header h = OD__HEADER__INIT;
 	Od__Run run = OD__RUN__INIT;
-	uint64_t sent_ns;
-	uint32_t pairs = 0;
+	uint64_t sent_ns, sent_bytes = 0;
+	uint32_t pairs = 0, n_loads = 0;
 	int rc;
 
 	run.n_rows = odm_wire_rows_run(&s->wire, s->call, &s->work, piece, n);
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
 		pairs += piece[i]->count;
+		n_loads += piece[i]->first_of;
+	}
 	frame.len = (size_t)run.n_rows * s->wire.row_bytes;
 	/* A worker that holds nothing gets its RUN however large it is, or it would never get it. */
 	if (request == 0 && l->held_bytes > 0 && l->held_bytes + frame.len > l->window_bytes)
@@ -304,19 +310,22 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	rc = odm_link_send(l, s->net.view.epoch, &h, &frame, 1);
 	if (rc != OD_OK)
 		return rc;
-	sent_ns = s->now->step->record != NULL ? od_now_ns() : 0;
+	sent_ns = od_now_ns();
+	if (piece[0]->batch == 0 && request == 0)
+		sent_bytes = odm_port_sent(&s->port, frame.len);
 	/* Only a RUN that was sent has told the names. */
 	*told = names->version;
 	for (size_t i = 0; i < n; i++) {
 		piece[i]->state = ODM_PIECE_SENT;
 		piece[i]->request = run.request;
 		piece[i]->sent_ns = sent_ns;
+		piece[i]->sent_bytes = sent_bytes;
 		piece[i]->run_bytes = request == 0 ? frame.len : piece[i]->run_bytes;
 	}
 	s->used_member[l->member] = true;
 	hold(s, l, l->held_bytes + (request == 0 ? frame.len : 0));
-	l->watch.expect_ns += odm_members_expect(odm_cluster_members(s->cluster), l->member, (uint32_t)n, pairs,
-						 (double)(frame.len + pairs * s->wire.row_bytes));
+	l->watch.expect_ns += odm_members_expect(odm_cluster_members(s->cluster), l->member, (uint32_t)n, n_loads,
+						 pairs, (double)(frame.len + pairs * s->wire.row_bytes));
 	odm_recovery_sent(&s->recovery, worker, piece, n);
 	s->now->step->counters[OD_C_WORKER_RUNS]++;
 	s->now->step->counters[OD_C_WORKER_ROWS] += run.n_rows;
@@ -329,17 +338,28 @@ static int send_piece_again(void *arg, struct odm_piece *p)
 	return send_run(arg, p->worker, &p, 1, false, p->request);
 }
 
-static void pump(struct service *s, uint32_t worker)
+/* A worker's next RUN. True: there are more that can be sent now. After a full queue or a broken connection they
+ * cannot: tried again at the next wake-up, or the worker is dead by then. */
+static bool send_next(struct service *s, uint32_t worker)
 {
-	bool more = true;
+	bool more;
+	const size_t n = odm_pieces_next(&s->work, worker, s->o.config->n_experts, s->piece, &more);
 
-	while (more) {
-		size_t n = odm_pieces_next(&s->work, worker, s->o.config->n_experts, s->piece, &more);
+	return n > 0 && send_run(s, worker, s->piece, n, !more, 0) == OD_OK && more;
+}
 
-		/* A full queue or a broken connection: tried again at the next wake-up, or the worker is dead by
-		 * then. */
-		if (n == 0 || send_run(s, worker, s->piece, n, !more, 0) != OD_OK)
-			return;
+/* All workers in turns, so that none waits until another has all of its rows. */
+static void pump(struct service *s)
+{
+	bool any = true;
+
+	memset(s->has_more, 1, s->net.view.n_workers * sizeof(*s->has_more));
+	while (any) {
+		any = false;
+		for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
+			s->has_more[w] = s->has_more[w] && send_next(s, w);
+			any = any || s->has_more[w];
+		}
 	}
 }
 
@@ -466,6 +486,16 @@ static void report_work(struct odm_layer_report *r, const Od__ExpertResult *x)
 	r->load_ns += x->loaded_bytes > 0 ? sane_ns(x->load_ns) : 0;
 }
 
+/* How long rows were on their way, both ways, of a RUN that was sent then. */
+static double way_of(const Od__Result *r, uint64_t sent_ns)
+{
+	double ns = (double)(od_now_ns() - sent_ns) - sane_ns(r->experts[0]->wait_ns);
+
+	for (size_t i = 0; i < r->n_experts; i++)
+		ns -= sane_ns(r->experts[i]->compute_ns);
+	return ns;
+}
+
 static void on_result(struct service *s, uint32_t worker, const struct od_msg *m)
 {
 	const Od__Result *r = m->header->result;
@@ -511,6 +541,8 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	if (any == NULL)
 		return;
 	record_answer(s, &answer);
+	if (ran && any->sent_bytes > 0)
+		odm_port_answered(&s->port, len, any->sent_bytes, way_of(r, any->sent_ns));
 	odm_recovery_answered(&s->recovery, worker, ran);
 	if (!l->watch.late && !odm_pieces_open(&s->work, r->request))
 		hold(s, l, l->held_bytes - any->run_bytes);
@@ -568,8 +600,7 @@ static int run_pieces(struct service *s, struct od_err *err)
 		if (s->now->step->cancelled(s->now->step->arg))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
 		odm_recovery_end_rests(&s->recovery);
-		for (uint32_t w = 0; w < s->net.view.n_workers; w++)
-			pump(s, w);
+		pump(s);
 		odm_shadow_link_serve(&s->net.shadow, s->net.view.epoch);
 		wait_for_something(s);
 		/* Answers are taken before workers are judged by what is missing. */
@@ -616,6 +647,38 @@ static void learn_costs(struct service *s)
 	}
 }
 
+/* The most experts that a worker has in this layer; 0: they do not fit into its slots together, so that it would load
+ * some of them for every batch. */
+static uint32_t most_experts(struct service *s)
+{
+	uint32_t most = 0;
+
+	memset(s->n_dealt, 0, s->net.view.n_workers * sizeof(*s->n_dealt));
+	for (size_t i = 0; i < s->work.n_chosen; i++) {
+		const uint32_t w = s->work.worker_of[i], n = ++s->n_dealt[w];
+
+		if (n > s->net.view.worker[w].slots)
+			return 0;
+		most = n > most ? n : most;
+	}
+	return most;
+}
+
+/* Rows of the layer's RUNs. */
+static uint32_t batch_rows(struct service *s)
+{
+	const struct odm_view *v = &s->net.view;
+	const uint32_t n = s->net.groups.n_many, k = s->o.config->top_k, experts = in_decode(s) ? 0 : most_experts(s);
+	double run_ns;
+	uint32_t rows;
+
+	if (experts == 0)
+		return s->step_rows;
+	run_ns = odm_members_run_ns(odm_cluster_members(s->cluster), v->worker, v->n_workers, experts);
+	rows = odm_batch_rows(&s->port, (double)s->wire.row_bytes * (k < n ? k : n), run_ns, s->call->n_rows);
+	return rows < s->step_rows ? rows : s->step_rows;
+}
+
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct service *s = service_of(r);
@@ -634,6 +697,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	odm_links_time(&s->net);
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		begin_layer(s, &s->net.link[w]);
+	odm_port_begin(&s->port);
 	/* The router has chosen: what was ordered up to now was in time, and RUNs will change the table. So uses are
 	 * counted first. */
 	if (decode) {
@@ -643,13 +707,13 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	}
 	s->layer_stall_ns = 0;
 	/* Placement goes to workers that were sent a WANT for the expert: their loads are under way. */
-	odm_pieces_cut(&s->work, call, &s->net.groups, wanted_at, s, s->step_rows);
+	odm_pieces_deal(&s->work, call, &s->net.groups, wanted_at, s);
+	odm_pieces_cut(&s->work, call, batch_rows(s));
 	/* A prompt's loads begin with WANTs, because its RUNs take long to send. */
 	if (!decode)
 		announce(s);
 	span = odm_span_begin(s->now->step);
-	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
-		pump(s, w);
+	pump(s);
 	odm_span_end(s->now->step, ODM_SPAN_SEND, call->m, span);
 	if (decode)
 		after_runs(s);
@@ -669,6 +733,7 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 		return rc;
 	/* The times belong to this layer's RUNs; the next submit() sets them to 0. */
 	learn_costs(s);
+	odm_port_end(&s->port);
 	s->call = NULL;
 	s->now->layers_done++;
 	if (in_decode(s)) {
@@ -759,7 +824,9 @@ static void free_service(struct odm_expert_service *base)
 	free(s->piece);
 	free(s->predicted);
 	free(s->dealt);
+	free(s->n_dealt);
 	free(s->used_member);
+	free(s->has_more);
 	free(s->items);
 	odm_wire_rows_fini(&s->wire);
 	free(s);
@@ -781,8 +848,11 @@ static int allocate(struct service *s, struct od_err *err)
 	s->predicted = calloc(s->o.max_rows, sizeof(*s->predicted));
 	s->dealt = calloc(s->o.config->n_experts, sizeof(*s->dealt));
 	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
+	s->n_dealt = calloc(OD_MAX_HOSTS, sizeof(*s->n_dealt));
+	s->has_more = calloc(OD_MAX_HOSTS, sizeof(*s->has_more));
 	s->items = calloc(2 * OD_MAX_HOSTS + 3, sizeof(*s->items));
-	if (s->piece == NULL || s->predicted == NULL || s->dealt == NULL || s->used_member == NULL || s->items == NULL)
+	if (s->piece == NULL || s->predicted == NULL || s->dealt == NULL || s->used_member == NULL ||
+	    s->n_dealt == NULL || s->has_more == NULL || s->items == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
 	return OD_OK;
 }

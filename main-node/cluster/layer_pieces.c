@@ -77,14 +77,19 @@ static void cut_one(struct odm_pieces *p, size_t i, uint32_t batch, uint64_t end
 						       .count = at - begin,
 						       .worker = p->worker_of[i],
 						       .batch = batch,
+						       .first_of = end - begin == p->rows[i],
 						       .last = at == end };
 }
 
-void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
-		    uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t max_rows)
+void odm_pieces_deal(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
+		     uint32_t (*keep)(void *arg, uint16_t expert), void *arg)
 {
 	group_by_expert(p, call);
 	odm_deal(g, call->step, call->m, p->chosen, p->rows, p->n_chosen, keep, arg, p->worker_of, p->scratch);
+}
+
+void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, uint32_t max_rows)
+{
 	for (uint32_t batch = 0; (uint64_t)batch * max_rows < call->n_rows; batch++)
 		for (size_t i = 0; i < p->n_chosen; i++)
 			cut_one(p, i, batch, (batch + 1ull) * max_rows);

@@ -1,8 +1,9 @@
 /* layer_pieces.h - one MoE layer's work, cut into pieces: rows of one expert on one worker. RUNs request pieces,
  * RESULTs answer them.
  *
- * An expert is placed on a worker (placement.h) and is one piece. If the layer has more rows than a RUN may have, the
- * rows are split into batches of that size, and a piece is an expert's rows of one batch.
+ * An expert is placed on a worker (placement.h) and is one piece. If the layer has more rows than a RUN should have,
+ * the rows are split into batches of that size, and a piece is an expert's rows of one batch. Batches are sent one
+ * after the other, each to all of its workers (batch_rows.h).
  * Thread: the engine thread. Owner: the cluster service. */
 #ifndef ODM_LAYER_PIECES_H
 #define ODM_LAYER_PIECES_H
@@ -17,12 +18,14 @@ struct odm_piece {
 	uint32_t batch;
 	uint32_t n_passed; /* positions in the order of workers that failed attempts are through with (recovery.c) */
 	uint64_t request; /* number of its RUN */
-	uint64_t sent_ns; /* when that was sent, if the step is recorded */
+	uint64_t sent_ns; /* when that was sent */
+	uint64_t sent_bytes; /* in the layer's first batch, up to it (batch_rows.h); 0: it is in a later one */
 	uint64_t run_bytes; /* row bytes of its RUN */
 	uint32_t late_worker; /* one that was asked before and is late: its answer counts if it comes first */
 	uint64_t late_request; /* 0: none was */
 	enum { ODM_PIECE_TODO, ODM_PIECE_SENT, ODM_PIECE_DONE } state;
-	bool last; /* the last piece of this expert on its worker */
+	bool first_of; /* the first piece of this expert on its worker */
+	bool last; /* and the last one */
 	/* For workers with spools. */
 	bool coming; /* a worker asked in this round is pulling the expert */
 	bool missing; /* a worker asked in this round lacks it */
@@ -49,10 +52,12 @@ OD_MUST_CHECK int odm_pieces_init(struct odm_pieces *p, const struct od_config *
 				  size_t max_workers, struct od_err *err);
 void odm_pieces_fini(struct odm_pieces *p);
 
-/* keep as for odm_deal: the worker to which a prediction already sent an expert. max_rows: limit of a RUN, at least
- * 1. */
-void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
-		    uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t max_rows);
+/* Finds the workers of a layer's experts. keep as for odm_deal: the worker to which a prediction already sent an
+ * expert. */
+void odm_pieces_deal(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
+		     uint32_t (*keep)(void *arg, uint16_t expert), void *arg);
+/* Cuts the layer, after odm_pieces_deal. max_rows: limit of a RUN, at least 1. */
+void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, uint32_t max_rows);
 
 /* The worker's next unsent pieces for one RUN, in order, at most max. *more: others are left. */
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more);

@@ -211,7 +211,8 @@ void odm_members_tell_times(struct odm_members *ms)
 
 /* ---- Any thread ---- */
 
-double odm_members_expect(struct odm_members *ms, uint32_t id, uint32_t n, uint32_t pairs, double bytes)
+double odm_members_expect(struct odm_members *ms, uint32_t id, uint32_t n, uint32_t n_loads, uint32_t pairs,
+			  double bytes)
 {
 	struct odm_expert_times t;
 	struct best_times best;
@@ -222,7 +223,32 @@ double odm_members_expect(struct odm_members *ms, uint32_t id, uint32_t n, uint3
 	t = times_of(ms, ms->member[id], &best, 0);
 	link_ns = odm_link_cost_latency(&ms->member[id]->cost) + bytes * odm_link_cost_byte(&ms->member[id]->cost);
 	pthread_mutex_unlock(&ms->lock);
-	return link_ns + n * (t.load + odm_expert_run_ns(&t, (double)pairs / n));
+	return link_ns + n_loads * t.load + n * odm_expert_run_ns(&t, (double)pairs / n);
+}
+
+/* Before a worker has run an expert nobody can say. */
+static double run_of(const struct member *m)
+{
+	const struct odm_time_samples *run = &m->times.of[ODM_TIME_RUN], *row = &m->times.of[ODM_TIME_ROW];
+
+	return odm_time_known(run) ? odm_time_median(run) : ODM_ROWS_OF_RUN * odm_time_median(row);
+}
+
+double odm_members_run_ns(struct odm_members *ms, const struct odm_member *worker, uint32_t n, double experts)
+{
+	double most = 0;
+	bool known = true;
+
+	pthread_mutex_lock(&ms->lock);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct member *m = ms->member[worker[i].id];
+		const double run = run_of(m);
+
+		known = known && run > 0;
+		most = fmax(most, odm_link_cost_latency(&m->cost) + experts * run);
+	}
+	pthread_mutex_unlock(&ms->lock);
+	return known ? most : 0;
 }
 
 void odm_members_worked(struct odm_members *ms, uint32_t id, const struct odm_layer_report *r)

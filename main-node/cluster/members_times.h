@@ -6,12 +6,17 @@
 
 #include "main-node/cluster/members.h"
 
-/* Engine thread: how long n experts with so many rows (pairs) and bytes (both ways) should take this worker. */
-double odm_members_expect(struct odm_members *ms, uint32_t id, uint32_t n, uint32_t pairs, double bytes);
+/* Engine thread: how long n experts, of which n_loads may have to be loaded, with so many rows (pairs) and bytes (both
+ * ways) should take this worker. */
+double odm_members_expect(struct odm_members *ms, uint32_t id, uint32_t n, uint32_t n_loads, uint32_t pairs,
+			  double bytes);
 /* Engine thread: what it reports of a layer. */
 void odm_members_worked(struct odm_members *ms, uint32_t id, const struct odm_layer_report *r);
 /* Any thread: what the workers [n] take, to deal by. */
 void odm_members_times(struct odm_members *ms, const struct odm_member *worker, uint32_t n,
 		       struct odm_deal_times *times);
+/* Engine thread: what a RUN of so many experts with few rows takes any of the workers [n], beside its rows' way. 0: not
+ * known. */
+double odm_members_run_ns(struct odm_members *ms, const struct odm_member *worker, uint32_t n, double experts);
 
 #endif

@@ -116,7 +116,7 @@ static void move_piece(struct odm_recovery *r, struct odm_piece *p, uint32_t to)
 	r->step->counters[OD_C_RECOVERED_RUNS] += p->state == ODM_PIECE_SENT;
 	p->worker = to;
 	p->state = ODM_PIECE_TODO;
-	p->last = true; /* its neighbours may lie elsewhere now */
+	p->first_of = p->last = true; /* its neighbours may lie elsewhere now */
 }
 
 /* No worker of the view can run it: it waits for one that joins. */

@@ -77,6 +77,7 @@ static void random_calls(void **state)
 	for (uint32_t seed = 0; seed < 300; seed++) {
 		uint16_t expert[MAX_ROWS * 4];
 		uint32_t k, n_experts, n_workers, batch, last_of[64] = { 0 };
+		bool begun[64] = { false };
 		struct od_config cfg = { 0 };
 		struct odm_pieces p;
 		struct odm_groups g;
@@ -97,14 +98,16 @@ static void random_calls(void **state)
 		g = odm_groups_make(n_workers, 1 + rng(3), k, 12);
 		assert_int_equal(odm_pieces_init(&p, &cfg, MAX_ROWS, MAX_WORKERS, &err), OD_OK);
 
-		odm_pieces_cut(&p, &call, &g, NULL, NULL, MAX_ROWS);
+		odm_pieces_deal(&p, &call, &g, NULL, NULL);
+		odm_pieces_cut(&p, &call, MAX_ROWS);
 		check_cover(&p, &call, k);
 		check_workers(&p, &call, &g);
 		assert_int_equal(p.n, p.n_chosen); /* one piece an expert */
 		for (size_t i = 0; i < p.n; i++)
 			assert_true(p.piece[i].last);
 
-		odm_pieces_cut(&p, &call, &g, NULL, NULL, batch);
+		odm_pieces_deal(&p, &call, &g, NULL, NULL);
+		odm_pieces_cut(&p, &call, batch);
 		check_cover(&p, &call, k);
 		check_workers(&p, &call, &g);
 		for (size_t i = 0; i < p.n; i++) {
@@ -116,6 +119,8 @@ static void random_calls(void **state)
 			assert_true(i == 0 || q->batch >= p.piece[i - 1].batch);
 			assert_int_equal(last_of[q->expert], 0); /* the last is the last */
 			last_of[q->expert] += q->last;
+			assert_int_equal(q->first_of, !begun[q->expert]);
+			begun[q->expert] = true;
 		}
 		for (size_t i = 0; i < p.n_chosen; i++)
 			assert_int_equal(last_of[p.chosen[i]], 1);
@@ -137,7 +142,8 @@ static void what_is_next_open_and_owed(void **state)
 	(void)state;
 	g.few = 3; /* so that worker 0 has experts 0 and 2 */
 	assert_int_equal(odm_pieces_init(&p, &cfg, 5, 2, &err), OD_OK);
-	odm_pieces_cut(&p, &call, &g, NULL, NULL, 3); /* rows 0 to 2: experts 0, 1, 2; rows 3, 4: 0, 2, 3 */
+	odm_pieces_deal(&p, &call, &g, NULL, NULL);
+	odm_pieces_cut(&p, &call, 3); /* rows 0 to 2: experts 0, 1, 2; rows 3, 4: 0, 2, 3 */
 	assert_int_equal(p.n, 6);
 	assert_int_equal(odm_pieces_next(&p, 0, 1, next, &more), 1);
 	assert_true(more);

@@ -168,7 +168,8 @@ static void begin_layer(size_t n_rows)
 	static uint16_t expert[64];
 
 	w.call = (struct od_moe_call){ .step = 1, .n_rows = n_rows, .expert = expert };
-	odm_pieces_cut(&w.work, &w.call, &w.net.groups, NULL, NULL, 64);
+	odm_pieces_deal(&w.work, &w.call, &w.net.groups, NULL, NULL);
+	odm_pieces_cut(&w.work, &w.call, 64);
 	assert_int_equal(w.work.n, 1);
 	w.work.piece[0].worker = 0;
 	w.part = (struct odm_part){ .n = n_rows };
