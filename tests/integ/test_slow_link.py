@@ -6,11 +6,12 @@ import os
 import subprocess
 import threading
 
-from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Disturbed, Skip, _children, expect_calm, pack, reference, run_tests, test,
+from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Disturbed, Skip, _children, expect_calm, generate, pack, reference, run_tests, test,
                           tool)
 from netns_lan import Lan, Node, Unavailable
 
 LAYERS = 12  # a prompt is one step
+LONG_PROMPTS = [f"{name} " + "said to the little girl, where are you going? " * 14 for name in ("The wolf", "A king")]
 NET = "10.213.80"
 NODES = {"main": 1, "shadow": 2, "w0": 11, "w1": 12, "w2": 13}
 _lan = []
@@ -28,13 +29,13 @@ def lan():
 class Cluster:
     """Daemons and a main that is asked for texts one by one."""
 
-    def __init__(self, *names, slow=(), rate="256kbit", packs=None, options=(), **way):
+    def __init__(self, *names, slow=(), rate="256kbit", packs=None, options=(), worker=(), **way):
         self.slow = slow
         for name in NODES:
             lan().limit(name, None)
         for name in slow:
             limit(name, rate, **way)
-        self.nodes = {name: Node(lan(), name, pack_dir=(packs or {}).get(name)) for name in names}
+        self.nodes = {name: Node(lan(), name, *worker, pack_dir=(packs or {}).get(name)) for name in names}
         path = os.path.join(TMP, "slow-hosts.txt")
         with open(path, "w") as f:
             f.write("".join(f"{'shadow ' if n == 'shadow' else ''}{lan().address(n)}\n" for n in names))
@@ -175,6 +176,28 @@ def a_link_that_turns_slow_costs_no_token():
         for _ in range(2):
             c.text()
         c.end()
+
+
+def of_a_prompt(slow):
+    """What the second of two prompts takes; the first one shows what main's link takes."""
+    with Cluster("w0", "w1", slow=slow, rate="20mbit", options=["--prefill-rows", 256, "--profile", "f32", "--max-tokens", 1],
+                 worker=["--slots", 16]) as c:
+        for prompt in LONG_PROMPTS:
+            c.ask(prompt)
+            r = c.answer()
+            assert r["token_ids"] == generate("--resident", prompt=prompt, tokens=1)["token_ids"], (slow, prompt)
+        if "times as long as the quickest" in (err := c.end()):  # workers were dealt to as unequal ones
+            raise Disturbed(err)
+        return r
+
+
+@test
+def rows_of_a_prompt_are_sent_in_batches_where_main_s_link_binds():
+    """No row is sent twice for that, and no expert loaded twice."""
+    whole, cut = of_a_prompt([]), of_a_prompt(["main"])
+    assert whole["worker_runs"] == 2 * LAYERS and cut["worker_runs"] > 4 * whole["worker_runs"], (whole, cut)
+    for name in ("worker_rows", "run_bytes", "result_bytes", "loads"):
+        assert cut[name] == whole[name] > 0, (name, whole, cut)
 
 
 if __name__ == "__main__":
