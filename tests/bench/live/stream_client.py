@@ -26,7 +26,7 @@ def stream(port, body):
             event = json.loads(line[6:])
             error = event.get("error", error)
             for choice in event.get("choices", []):
-                if choice.get("finish_reason") is None:
+                if choice.get("finish_reason") is None or choice.get("text"):  # od-main's last event may have the last tokens
                     times.append(time.monotonic() - begin)
                     texts.append(choice.get("text", ""))
     except (OSError, http.client.HTTPException) as e:
