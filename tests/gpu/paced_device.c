@@ -186,7 +186,7 @@ static double experts_ns(const struct paced_machine *m, const struct od_op_exper
 	const size_t n = (size_t)n_rows * x->top_k;
 	double ns = 0;
 
-	if (m->speed <= 0 && m->many <= 0)
+	if (m->speed <= 0 && m->many <= 0 && m->expert_ns <= 0)
 		return 0;
 	for (uint32_t e = 0; e < x->n_experts; e++) {
 		size_t rows = 0;
@@ -194,7 +194,7 @@ static double experts_ns(const struct paced_machine *m, const struct od_op_exper
 		for (size_t i = 0; i < n; i++)
 			rows += choice[i] == e;
 		if (rows > 0)
-			ns += product_ns(m, ffn_weights(x->expert[e].mat), (double)rows);
+			ns += m->expert_ns + product_ns(m, ffn_weights(x->expert[e].mat), (double)rows);
 	}
 	return ns;
 }

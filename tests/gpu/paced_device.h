@@ -6,7 +6,7 @@
  *   read=SIZE       bytes that a load brings to the device a second (put on the load queue)
  *   op=TIME         each operation takes this longer
  *   layer=TIME      so does each attention (OD_OP_ATTEND or OD_OP_DELTA): one a layer
- *   expert=TIME     so does each expert of OD_OP_FFN, whatever its rows
+ *   expert=TIME     so does each routed expert that has rows, however many
  *   stretch=X       all of it takes X times as long
  * TIME is a number with us or ms. A word that is absent takes no time. A product of W weights with R rows takes
  * max(W / speed, W R / many). "@FILE": the words are in FILE, which is read again when it changes (replace it by

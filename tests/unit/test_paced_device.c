@@ -136,6 +136,40 @@ static void products_take_their_time(void **state)
 	assert_true(ms_of("expert=1ms op=500us", ROWS, 20) >= 30);
 }
 
+/* Experts that the device finds itself: two of three have rows. */
+static void chosen_experts_take_their_time(void **state)
+{
+	const uint16_t choice[] = { 2, 0, 2, 0 };
+	struct od_expert expert[3] = { 0 };
+	struct expert_on e;
+	struct od_buf *chosen, *scratch;
+	uint64_t begin_ns;
+
+	(void)state;
+	expert_init(&e, paced_new("expert=10ms"));
+	chosen = buf_of(e.d, choice, sizeof(choice));
+	scratch = buf_new(e.d, od_experts_scratch_bytes(HIDDEN, INNER, 3, 1, 4));
+	for (size_t i = 0; i < 3; i++)
+		memcpy(expert[i].mat, e.w, sizeof(e.w));
+	begin_ns = od_now_ns();
+	run_op(e.d, &(struct od_op){ .kind = OD_OP_EXPERTS,
+				     .profile = OD_PROFILE_F32,
+				     .n_rows = 4,
+				     .experts = { .expert = expert,
+						  .x = od_buf_ref(e.x, 0),
+						  .choice = od_buf_ref(chosen, 0),
+						  .y = od_buf_ref(e.y, 0),
+						  .scratch = od_buf_ref(scratch, 0),
+						  .n_experts = 3,
+						  .top_k = 1,
+						  .hidden = HIDDEN } });
+	sync_device(e.d);
+	assert_true(od_now_ns() - begin_ns >= 20 * OD_NS_PER_MS);
+	od_buf_free(chosen);
+	od_buf_free(scratch);
+	expert_fini(&e);
+}
+
 static void loads_queue_up(void **state)
 {
 	struct od_device *d = paced_new("read=1MB");
@@ -237,11 +271,9 @@ static void wrong_words(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(it_computes_as_the_cpus),
-		cmocka_unit_test(products_take_their_time),
-		cmocka_unit_test(loads_queue_up),
-		cmocka_unit_test(a_file_can_slow_it_down),
-		cmocka_unit_test(wrong_words),
+		cmocka_unit_test(it_computes_as_the_cpus),	  cmocka_unit_test(products_take_their_time),
+		cmocka_unit_test(chosen_experts_take_their_time), cmocka_unit_test(loads_queue_up),
+		cmocka_unit_test(a_file_can_slow_it_down),	  cmocka_unit_test(wrong_words),
 	};
 
 	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
