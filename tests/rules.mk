@@ -22,6 +22,7 @@ $(B)/tests/od-worker $(B)/tests/od-shadow:
 	@rm -f $@
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -o $@ $^ $(LIBS)
 test_daemon_LDFLAGS := -Wl,--wrap=od_liveness_check
+test_wrong_predictions_OBJS := $(call obj,tests/bench/live/wrong_predictions.c)
 test_gguf_open_LDFLAGS := -Wl,--wrap=pread,--wrap=preadv,--wrap=od_data_add
 test_batch_OBJS := $(PATIENT)
 test_draft_OBJS := $(PATIENT)

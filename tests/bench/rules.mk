@@ -28,13 +28,18 @@ libodb_SRCS += $(addprefix tests/bench/report/,ablate_report.c ablate_summary.c 
 libodb_SRCS += $(addprefix tests/bench/synth/,bench_synth.c synth_family.c synth_files.c synth_model.c synth_weights.c)
 libodb_SRCS += $(addprefix tests/conform/,bench_conform.c golden_compare.c golden_file.c)
 
-# OD-MoE's ten machines on this one: half an hour, as root, on a machine that does nothing else. TESTBED: options of
-# od_moe_testbed.py.
+# OD-MoE's ten machines on this one: an hour, as root, on a machine that does nothing else. TESTBED: options of od_moe_testbed.py.
 $(B)/tests/od-shadow-wrong: $(call obj,$(od-shadow_SRCS) tests/bench/live/wrong_predictions.c) $(B)/libods.a $(B)/libod.a
+$(B)/tests/od-shadow-wrong: WRAPPED := ods_publisher_sink
+$(B)/tests/od-main-late: $(call obj,$(od-main_SRCS) tests/bench/live/late_prompts.c) $(ARCHIVES)
+$(B)/tests/od-testbed-sim: $(call obj,tests/bench/live/testbed_sim.c tests/bench/live/late_prompts.c) $(ARCHIVES)
+$(B)/tests/od-main-late $(B)/tests/od-testbed-sim: WRAPPED := odm_predictions_require_all
+TESTBED_PROGRAMS := $(addprefix $(B)/tests/,od-shadow-wrong od-main-late od-testbed-sim)
+$(TESTBED_PROGRAMS):
 	@mkdir -p $(@D)
 	@echo "LD      $@"
-	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) -Wl,--wrap=ods_publisher_sink $(LDFLAGS) -o $@ $^ $(LIBS)
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) -Wl,--wrap=$(WRAPPED) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 .PHONY: testbed
-testbed: programs $(B)/lib/libod_paced.so $(B)/tests/od-shadow-wrong
+testbed: programs $(B)/lib/libod_paced.so $(TESTBED_PROGRAMS)
 	@B=$(B) tests/bench/live/od_moe_testbed.py $(TESTBED)

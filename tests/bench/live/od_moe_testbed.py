@@ -4,12 +4,13 @@ link of 1 Gbit/s (tbf; its delay is that of veth), with the daemons as they are.
 (tests/gpu/paced_device.h), which takes the time of that machine's; the model has Mixtral 8x7B's layers, experts and rows on the wire,
 and little to compute (od-bench synth --preset thin). Needs root and iproute2; make testbed builds what it runs.
 
-    od_moe_testbed.py [--parts table,calibrate,fig8,fig9,fig10] [--stretch 1,4,10] [--json FILE]
+    od_moe_testbed.py [--parts table,calibrate,fig8,fig9,fig10] [--stretch 1,4,10] [--tokens N] [--json FILE]
     od_moe_testbed.py --setting '{"load": 11.1, "slots": 2}' [--stretch 4] [--tokens 32] [--prompt 16] [--trace FOLDER]
 
---parts: what to measure; default: all, half an hour. The rest of the machine must be idle.
---stretch: of the table: all times, and the links, are so many times slower; figures are divided by it again. What differs between
-stretches is this machine's own time.
+--parts: what to measure; default: all, an hour and a quarter. The rest of the machine must be idle.
+--stretch: all times, and the links, are so many times slower; figures are divided by it again. What differs between stretches is this
+machine's own time. The table has all of them; the other parts take the middle one.
+--tokens: of each text; default: as many as each part needs.
 --setting: one run alone, of the paper's setting but for what is given (see `setting`), with its figures as JSON; --trace: what every
 process did (docs/BENCHMARKS.md)."""
 import argparse
@@ -30,7 +31,10 @@ NODES = {"main": 1, "shadow0": 2, **{w: 11 + i for i, w in enumerate(WORKERS)}}
 LAYERS, TOP_K = 32, 2
 EXPERT_WEIGHTS = 3 * 4096 * 16  # of the thin model
 LINK_BITS = 1e9
-WRONG = 0.0266  # of the predicted experts: the paper's recall is 97.34%
+RECALL = 0.9734  # the paper's, of an INT8 shadow
+NOISE = 0.061  # of the shadow's logits, so that recall is that with the thin model
+AT_RANDOM = 1000  # noise: any expert is as likely as any other
+STATE_BYTES = 1024  # of a layer's keys and values of a token: an eighth of the paper's
 
 # Milliseconds of one layer, or of one expert.
 CACHED = 1000 / 4.89 / LAYERS  # all experts cached: 4.89 tokens a second
@@ -40,6 +44,13 @@ LOAD_FP32 = 34 - RUN  # the paper's 1,088 ms of TTFT that do not depend on the p
 LOAD_PLANES = LOAD_FP32 / 3  # BF16 is half of FP32, and its exponents are coded: two thirds of that
 SHADOW = CACHED / 2.2
 
+# What od-moe's daemons take on this machine beside the machines' times: a round trip between hosts, and a RUN; for the simulator.
+LATENCY, RUN_OVERHEAD = 0.15, 0.05
+
+# GB of Mixtral 8x7B.
+EXPERT_FP32, EXPERT_PLANES, SHADOW_INT8 = 0.7046, 0.235, 47
+MAIN_FP32, MAIN_BF16 = 6.4, 3.2
+
 PAPER = [  # Table 2, quoted: TTFT of 16 and 128 tokens, tokens a second, GB of GPU memory
     ("Mixtral Offloading", 1716, 1973, 2.24, "11"), ("MoE-Infinity", 5541, 6696, 0.69, "21.5"), ("HOBBIT", 5462, 5897, 0.79, "22"),
     ("AdapMoE", 1387, 1387, 3.13, "8"), ("Transformers, all cached", 386, 448, 4.89, "180"), ("llama.cpp", 2017, 6560, 0.82, "none"),
@@ -47,27 +58,58 @@ PAPER = [  # Table 2, quoted: TTFT of 16 and 128 tokens, tokens a second, GB of 
 
 
 def setting(**changed):
-    """The paper's, but for what is changed. row: milliseconds of each row of an expert, beyond RUN. wrong: share of the shadow's
-    predictions that are replaced by others."""
-    s = {"resident": False, "main": MAIN, "row": 0, "load": LOAD_FP32, "shadow": SHADOW, "wrong": WRONG, "precision": "bf16", "slots": 1,
-         "departure": "late", "hedge": 0, "draft": "off", "predictor": "shadow", "profile": "f32", "align_token": 1, "align_kv": 1}
+    """The paper's, but for what is changed. row: milliseconds of each row of an expert, beyond RUN. noise: standard deviation of what is
+    added to the logits of the shadow's routers. hedge: percent. late_prompts: loads of a prompt begin when its layer's router has
+    chosen."""
+    s = {"resident": False, "row": 0, "load": LOAD_FP32, "shadow": SHADOW, "noise": NOISE, "precision": "bf16", "slots": 1,
+         "departure": "late", "late_prompts": True, "hedge": 0, "draft": "off", "predictor": "shadow", "profile": "f32",
+         "align_token": 1, "align_kv": 1}
     assert set(changed) <= set(s), f"known settings: {', '.join(s)}"
     return {**s, **changed}
 
 
-OURS = {"departure": "early", "slots": 2}
+DEFAULT_HEDGE = 5  # od-main's own
+OURS = {"departure": "early", "slots": 2, "late_prompts": False}
 PLANES = {**OURS, "load": LOAD_PLANES}
+CACHED_NAME, PAPER_NAME, ALL_RIGHT_NAME = "cached: od-main --resident", "OD-MoE's setting: late departure, one slot, FP32 loads", \
+    "the same, all predictions right"
+PLAIN_NAME, HEDGED_NAME, DRAFTS_NAME = "od-moe, BF16 planes, no hedges", "od-moe, BF16 planes", "od-moe, BF16 planes, drafts"
+ROWS_NAME, ROWS_DRAFTS_NAME = "od-moe, BF16 planes and rows", "od-moe, BF16 planes and rows, drafts"
 TABLE = [
-    ("All experts cached (od-main --resident)", setting(resident=True, main=CACHED, predictor="none")),
-    ("OD-MoE's setting, FP32 loads", setting()),
-    ("the same, all predictions right", setting(wrong=0)),
-    ("od-moe, FP32 loads", setting(**OURS, load=LOAD_FP32)),
-    ("od-moe, BF16 planes", setting(**PLANES)),
-    ("od-moe, BF16 planes and rows", setting(**PLANES, profile="bf16")),
-    ("od-moe, FP32 loads, drafts", setting(**OURS, load=LOAD_FP32, draft="auto")),
-    ("od-moe, BF16 planes, drafts", setting(**PLANES, draft="auto")),
-    ("od-moe, BF16 planes and rows, drafts", setting(**PLANES, profile="bf16", draft="auto")),
+    (CACHED_NAME, setting(resident=True, predictor="none")),
+    (PAPER_NAME, setting()),
+    (ALL_RIGHT_NAME, setting(noise=0)),
+    ("od-moe, FP32 loads, no hedges", setting(**OURS)),
+    ("od-moe, FP32 loads", setting(**OURS, hedge=DEFAULT_HEDGE)),
+    ("od-moe, FP32 loads, drafts", setting(**OURS, hedge=DEFAULT_HEDGE, draft="auto")),
+    (PLAIN_NAME, setting(**PLANES)),
+    (HEDGED_NAME, setting(**PLANES, hedge=DEFAULT_HEDGE)),
+    (DRAFTS_NAME, setting(**PLANES, hedge=DEFAULT_HEDGE, draft="auto")),
+    (ROWS_NAME, setting(**PLANES, hedge=DEFAULT_HEDGE, profile="bf16")),
+    (ROWS_DRAFTS_NAME, setting(**PLANES, hedge=DEFAULT_HEDGE, profile="bf16", draft="auto")),
 ]
+
+
+def memory(s):
+    """GB of a Mixtral 8x7B in this setting, computed: weights, and what slots hold."""
+    if s["resident"]:
+        return ""
+    fp32 = s["load"] == LOAD_FP32
+    worker = s["slots"] * (EXPERT_FP32 if fp32 else EXPERT_PLANES)
+    return f"main {MAIN_FP32 if fp32 else MAIN_BF16}, shadow {SHADOW_INT8}, a worker {worker:.1f}"
+
+
+def simulated(s, prompt_tokens, stretch):
+    """The simulator's figures of the same machines. What od-moe's daemons take themselves does not stretch."""
+    words = {"main": MAIN, "run": RUN, "load": s["load"], "shadow": s["shadow"], "slots": s["slots"], "hedge": s["hedge"],
+             "recall": RECALL if s["noise"] else 1, "early": int(s["departure"] == "early"), "drafts": int(s["draft"] != "off"),
+             "align_token": s["align_token"], "align_kv": s["align_kv"], "row_bytes": 4096 * (4 if s["profile"] == "f32" else 2),
+             "state_bytes": STATE_BYTES, "link": LINK_BITS / 8, "latency": LATENCY / stretch, "run_overhead": RUN_OVERHEAD / stretch,
+             "prompt": prompt_tokens}
+    env = {**os.environ, **({"OD_LATE_PROMPTS": "1"} if s["late_prompts"] else {})}
+    out = subprocess.run([os.path.join(BUILD, "tests", "od-testbed-sim"), *(f"{k}={v}" for k, v in words.items())], env=env,
+                         capture_output=True, text=True, check=True).stdout
+    return json.loads(out)
 
 
 class TestbedNode(Node):
@@ -137,7 +179,7 @@ class Testbed:
         return ["--trace", os.path.join(self.trace, f"{node}.json")] if self.trace else []
 
     def start_all(self, s):
-        self.pace("main", f"layer={s['main']}ms")
+        self.pace("main", f"layer={MAIN}ms expert={RUN}ms")  # experts: if they are all here
         self.pace("shadow0", f"layer={s['shadow']}ms" if s["shadow"] else "")
         for w in WORKERS:
             rows = f" many={EXPERT_WEIGHTS / s['row'] * 1e3 / 1e10}" if s["row"] else ""
@@ -149,7 +191,7 @@ class Testbed:
                        *self.traced(w))
         if s["predictor"] == "shadow":
             self.start("shadow0", os.path.join(BUILD, "tests", "od-shadow-wrong"), "--precision", s["precision"], "--departure",
-                       s["departure"], *self.traced("shadow0"), wrong=f"{s['wrong']} {TOP_K} {self.seed}")
+                       s["departure"], *self.traced("shadow0"), wrong=f"{s['noise']} {self.seed}")
         time.sleep(0.1)  # devices look at their files every 20 ms
 
     def write(self, s, prompts, tokens):
@@ -162,10 +204,11 @@ class Testbed:
         else:
             where = ["--insecure", "--workers", self.hosts["all"], "--predictor", s["predictor"], "--hedge", s["hedge"], "--draft",
                      s["draft"], "--align-token", s["align_token"], "--align-kv", s["align_kv"]]
-        argv = [os.path.join(BIN, "od-main"), "--pack", self.pack, "--device", "cuda", "--threads", 1, "--json", "--ignore-eos",
+        program = os.path.join(BUILD, "tests", "od-main-late") if s["late_prompts"] and not s["resident"] else os.path.join(BIN, "od-main")
+        argv = [program, "--pack", self.pack, "--device", "cuda", "--threads", 1, "--json", "--ignore-eos",
                 "--profile", s["profile"], "--temperature", 1, "--max-tokens", tokens, *self.traced("main"), *where]
         p = subprocess.run(["ip", "netns", "exec", self.lan.name("main"), *map(str, argv)], capture_output=True, text=True,
-                           input="".join(q + "\n" for q in prompts), env=self.environment("main"))
+                           input="".join(q + "\n" for q in prompts), env={**self.environment("main"), "OD_LATE_PROMPTS": "1"})
         results = [json.loads(line) for line in p.stdout.splitlines()]
         if p.returncode != 0 or len(results) != len(prompts):
             sys.exit(f"od-main: {p.stderr}\n{p.stdout[-2000:]}")
@@ -215,7 +258,7 @@ class Bench:
         self.testbed = Testbed(self.pack, 1e6, args.seed, args.trace, args.verbose)
         self.testbed.shape(1)
         # What a load brings, so that a load's time can be given: padding of stored experts is not put.
-        self.testbed.load_bytes = figures(self.testbed.write(setting(load=0.01, main=0, shadow=0), [prompt(16, 0)], 4), 1)["bytes_a_load"]
+        self.testbed.load_bytes = figures(self.testbed.write(setting(load=0.01, shadow=0), [prompt(16, 0)], 4), 1)["bytes_a_load"]
 
     @staticmethod
     def make_pack():
@@ -234,82 +277,138 @@ class Bench:
     def say(self, text):
         print(text, flush=True)
 
+    def tokens(self, default):
+        return self.args.tokens or default
+
+    def claim(self, text, holds):
+        self.say(f"{text}: {'yes' if holds else 'NO'}")
+
     # ---- Table 2 ----
 
     def table(self):
         tokens = {1: 48, 4: 16, 10: 6}
         for name, s in TABLE:
             for stretch in self.args.stretches:
-                n = tokens.get(stretch, 32)
+                n = self.tokens(tokens.get(stretch, 32))
                 both, r = self.measure(s, [prompt(16, 1), prompt(128, 2)], n, stretch)
                 row = {**both, "ttft_16_ms": round(r[0]["ttft_s"] * 1e3 / stretch, 1), "ttft_128_ms": round(r[1]["ttft_s"] * 1e3 / stretch, 1)}
+                if not s["resident"]:
+                    sim = {n: simulated(s, n, stretch) for n in (16, 128)}
+                    row["simulated"] = {"tok_per_s": sim[16]["tok_per_s"], "ttft_16_ms": sim[16]["ttft_ms"], "ttft_128_ms": sim[128]["ttft_ms"]}
                 self.report.setdefault("table", {}).setdefault(name, {})[f"{stretch:g}"] = row
                 print(f"{name}, stretch {stretch:g}: {json.dumps(row)}", file=sys.stderr, flush=True)
         self.print_table()
+        self.print_simulated()
+        self.print_asked()
 
     def print_table(self):
-        cached = self.report["table"][TABLE[0][0]]
-        self.say("| | stretch | tokens/s | of cached | TTFT 16 (ms) | TTFT 128 (ms) | GPU memory (GB) |\n|---|---|---|---|---|---|---|")
-        for name, ttft16, ttft128, speed, memory in PAPER:
-            self.say(f"| {name} (quoted) | | {speed:.2f} | {speed / 4.89:.3f} | {ttft16} | {ttft128} | {memory} |")
+        cached = self.report["table"][CACHED_NAME]
+        self.say("| | stretch | tokens/s | of cached | TTFT 16 (ms) | TTFT 128 (ms) | recall | GPU memory (GB) |\n|---|---|---|---|---|---|---|---|")
+        for name, ttft16, ttft128, speed, memory_gb in PAPER:
+            self.say(f"| {name} (quoted) | | {speed:.2f} | {speed / 4.89:.3f} | {ttft16} | {ttft128} | | {memory_gb} |")
+        for name, s in TABLE:
+            for stretch, r in self.report["table"][name].items():
+                recall = "" if r["recall"] is None else f"{r['recall']:.4f}"
+                self.say(f"| {name} | {stretch} | {r['tok_per_s']:.2f} | {r['tok_per_s'] / cached[stretch]['tok_per_s']:.3f} | "
+                         f"{r['ttft_16_ms']:.0f} | {r['ttft_128_ms']:.0f} | {recall} | {memory(s)} |")
+
+    def print_simulated(self):
+        """Simulated over measured."""
+        self.say("\nThe simulator beside it (simulated, and over measured):\n\n| | stretch | tokens/s | ratio | TTFT 16 (ms) | ratio | "
+                 "TTFT 128 (ms) | ratio |\n|---|---|---|---|---|---|---|---|")
         for name, rows in self.report["table"].items():
             for stretch, r in rows.items():
-                self.say(f"| {name} | {stretch} | {r['tok_per_s']:.2f} | {r['tok_per_s'] / cached[stretch]['tok_per_s']:.3f} | "
-                         f"{r['ttft_16_ms']:.0f} | {r['ttft_128_ms']:.0f} | |")
+                if "simulated" in r:
+                    cells = " | ".join(f"{r['simulated'][k]:.{digits}f} | {r['simulated'][k] / r[k]:.3f}"
+                                       for k, digits in (("tok_per_s", 2), ("ttft_16_ms", 0), ("ttft_128_ms", 0)))
+                    self.say(f"| {name} | {stretch} | {cells} |")
+
+    def print_asked(self):
+        """At the smallest stretch, which has all of this machine's own time in it, and at the largest, which has least."""
+        t = self.report["table"]
+        for stretch in dict.fromkeys((f"{self.args.stretches[0]:g}", f"{self.args.stretches[-1]:g}")):
+            cached = t[CACHED_NAME][stretch]["tok_per_s"]
+            plain, drafts = t[HEDGED_NAME][stretch], t[DRAFTS_NAME][stretch]
+            rows = t[ROWS_NAME][stretch]
+            self.say(f"\nAsked, stretch {stretch}:\n\n| | asked | got | |\n|---|---|---|---|")
+            for what, asked, got, least in (
+                    ("plain, BF16 planes, of cached", 0.93, plain["tok_per_s"] / cached, True),
+                    ("plain, BF16 planes, tokens/s", 4.5, plain["tok_per_s"], True),
+                    ("drafts, BF16 planes, of cached", 2, drafts["tok_per_s"] / cached, True),
+                    ("drafts, BF16 planes and rows, of cached", 2, t[ROWS_DRAFTS_NAME][stretch]["tok_per_s"] / cached, True),
+                    ("TTFT of 16 tokens, BF16 planes (ms)", 400, plain["ttft_16_ms"], False),
+                    ("TTFT of 128 tokens, BF16 planes and rows (ms)", 700, rows["ttft_128_ms"], False),
+                    ("simulator: worst error of tokens/s", 0.05, max(abs(x[stretch]["simulated"]["tok_per_s"] / x[stretch]["tok_per_s"] - 1)
+                                                                    for x in t.values() if "simulated" in x[stretch]), False)):
+                self.say(f"| {what} | {asked:g} {'or more' if least else 'at most'} | {got:.3f} | "
+                         f"{'yes' if (got >= asked if least else got <= asked) else 'NO'} |")
 
     # ---- what the paper leaves open ----
 
     def calibrate(self):
         """The time of a load at which OD-MoE's setting writes 3.69 tokens a second, and that of a row at which TTFT rises as the paper's
-        with the prompt's length."""
-        stretch, prompts, tokens = 4, [prompt(16, 1)], 32
-        slow, fast = LOAD_FP32, LOAD_FP32 * 0.7
+        with the prompt's length. TTFT without the rows is not fitted: nothing of a prompt overlaps in OD-MoE, so a layer takes main's
+        part, a load and a run."""
+        stretch, prompts, tokens = self.args.middle, [prompt(16, 1), prompt(16, 3)], self.tokens(32)
         points = []
-        for load in (slow, fast):
+        for load in (LOAD_FP32 * 0.85, LOAD_FP32 * 0.65):
             points.append((load, self.measure(setting(load=load), prompts, tokens, stretch)[0]["tok_per_s"]))
         (a, at_a), (b, at_b) = points
         load = a + (1000 / 3.69 - 1000 / at_a) * (b - a) / (1000 / at_b - 1000 / at_a)  # a token's time is a line over the load's
         points.append((load, self.measure(setting(load=load), prompts, tokens, stretch)[0]["tok_per_s"]))
-        plain, less, more = (self.ttft_line(row, stretch) for row in (0, 0.5, 1))
+        plain, less, more = (self.ttft_line(load, row, stretch) for row in (0, 0.5, 1))
         row = 0.5 + 0.5 * (16.05 - less[1]) / (more[1] - less[1])  # a short row's time hides behind the links
-        with_rows = self.ttft_line(row, stretch)
+        with_rows = self.ttft_line(load, row, stretch)
         self.report["calibrate"] = {"tok_per_s": points, "ttft": plain, "row_ms": row, "ttft_with_rows": with_rows}
-        self.say(f"\nOD-MoE's setting: tokens/s by load time: {', '.join(f'{x:.1f} ms {y:.2f}' for x, y in points)} (paper: 3.69).\n"
-                 f"TTFT: {plain[0]:.0f} ms and {plain[1]:.2f} ms a token; with {row:.2f} ms a row {with_rows[0]:.0f} and "
-                 f"{with_rows[1]:.2f} (paper: 1,088 and 16.05).")
+        self.say(f"\nCalibration, stretch {stretch:g}. OD-MoE's setting: tokens/s by load time: "
+                 f"{', '.join(f'{x:.1f} ms {y:.2f}' for x, y in points)} (paper: 3.69).\n"
+                 f"TTFT with loads of {load:.1f} ms: {plain[0]:.0f} ms and {plain[1]:.2f} ms a token; with {row:.2f} ms a row "
+                 f"{with_rows[0]:.0f} and {with_rows[1]:.2f} (paper: 1,088 and 16.05).")
+        self.claim(f"The intercept, not fitted, is within 10% of 1,088 ms ({with_rows[0] / 1088 - 1:+.1%})", abs(with_rows[0] / 1088 - 1) <= 0.1)
 
-    def ttft_line(self, row, stretch):
+    def ttft_line(self, load, row, stretch):
         """Through 16 and 128 tokens: at 0, and by how much it rises a token."""
-        short, long = (self.measure(setting(row=row), [prompt(n, i) for i in range(3)], 1, stretch)[0]["ttft_ms"] for n in (16, 128))
+        s = setting(load=load, row=row)
+        short, long = (self.measure(s, [prompt(n, i) for i in range(2)], 1, stretch)[0]["ttft_ms"] for n in (16, 128))
         slope = (long - short) / 112
         return round(short - 16 * slope, 1), round(slope, 2)
 
     # ---- Fig. 8, 9, 10: the INT8 shadow's own mistakes ----
 
-    def bars(self, key, title, stretch, tokens, cases):
-        self.say(f"\n{title}\n\n| | tokens/s | recall | in time |\n|---|---|---|---|")
+    def bars(self, key, title, cases):
+        self.say(f"\n{title}, stretch {self.args.middle:g}\n\n| | tokens/s | recall | in time |\n|---|---|---|---|")
         rows = self.report[key] = {}
         for name, s in cases:
-            rows[name] = r = self.measure(s, [prompt(16, i) for i in range(2)], tokens, stretch)[0]
+            rows[name] = r = self.measure(s, [prompt(16, i) for i in range(2)], self.tokens(24), self.args.middle)[0]
             recall = "" if r["recall"] is None else f"{r['recall']:.3f}"
             self.say(f"| {name} | {r['tok_per_s']:.2f} | {recall} | {r['in_time']:.3f} |")
+        self.say("")
+        return [r["tok_per_s"] for r in rows.values()]
 
     def fig8(self):
-        int8 = {"precision": "int8", "wrong": 0}
-        self.bars("fig8", "What each part gives (Fig. 8)", 2, 48, [
+        int8 = {"precision": "int8", "noise": 0}
+        speed = self.bars("fig8", "What each part gives (Fig. 8)", [
             ("1 token and KV", setting(**int8)), ("2 token only", setting(**int8, align_kv=0)), ("3 KV only", setting(**int8, align_token=0)),
-            ("4 neither", setting(**int8, align_token=0, align_kv=0)), ("5 random", setting(wrong=0.75, shadow=0)),
+            ("4 neither", setting(**int8, align_token=0, align_kv=0)), ("5 random", setting(noise=AT_RANDOM, shadow=0)),
             ("6 no prediction", setting(predictor="none"))])
+        order = sorted(range(6), key=lambda i: -speed[i])
+        self.claim(f"Fig. 8: each case is slower than the one before (fastest first: {' '.join(str(i + 1) for i in order)})", order == list(range(6)))
+        self.claim("Fig. 8: tokens matter more than KV (1 to 3 is further than 1 to 2)", speed[2] < speed[1])
 
     def fig9(self):
         periods = [(1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (2, 1), (4, 1), (8, 1), (16, 1), (2, 2), (4, 4), (8, 8), (16, 16)]
-        self.bars("fig9", "Periods of alignment (Fig. 9)", 1, 32, [
-            (f"token {t}, KV {kv}", setting(precision="int8", wrong=0, align_token=t, align_kv=kv)) for t, kv in periods])
+        speed = self.bars("fig9", "Periods of alignment (Fig. 9)", [
+            (f"token {t}, KV {kv}", setting(precision="int8", noise=0, align_token=t, align_kv=kv)) for t, kv in periods])
+        best = periods[speed.index(max(speed))]
+        self.claim(f"Fig. 9: token 1, KV 1 is fastest (fastest: token {best[0]}, KV {best[1]})", best == (1, 1))
 
     def fig10(self):
-        self.bars("fig10", "KV period by load time, token period 1 (Fig. 10)", 1, 32, [
-            (f"load {load:g} ms, KV {kv}", setting(precision="int8", wrong=0, load=load, align_kv=kv))
-            for load in (34, 20, 10) for kv in (1, 2, 4, 8, 16, 32)])
+        loads, periods = (34, 20, 10, 5, 2), (1, 4, 16)
+        speed = self.bars("fig10", "KV period by load time, token period 1 (Fig. 10)", [
+            (f"load {load:g} ms, KV {kv}", setting(precision="int8", noise=0, load=load, align_kv=kv)) for load in loads for kv in periods])
+        best = {load: periods[max(range(3), key=lambda i, at=n * 3: speed[at + i])] for n, load in enumerate(loads)}
+        self.say(f"Fastest KV period by load time: {', '.join(f'{load} ms: {kv}' for load, kv in best.items())}.")
+        self.claim("Fig. 10: there is a load time at which KV period 4 is fastest", 4 in best.values())
 
 
 def main():
@@ -320,12 +419,13 @@ def main():
     p.add_argument("--seed", type=int, default=1, help="of the wrong predictions")
     p.add_argument("--json", metavar="FILE", help="write all figures there")
     p.add_argument("--setting", help="JSON")
-    p.add_argument("--tokens", type=int, default=32)
+    p.add_argument("--tokens", type=int)
     p.add_argument("--prompt", type=int, default=16)
     p.add_argument("--trace", metavar="FOLDER")
     p.add_argument("--verbose", action="store_true", help="what od-main says")
     args = p.parse_args()
-    args.stretches = [float(x) for x in args.stretch.split(",")]
+    args.stretches = sorted(float(x) for x in args.stretch.split(","))
+    args.middle = args.stretches[len(args.stretches) // 2]
     try:
         bench = Bench(args)
     except Unavailable as e:
@@ -333,7 +433,7 @@ def main():
     try:
         if args.setting:
             for stretch in args.stretches:
-                print(json.dumps(bench.measure(setting(**json.loads(args.setting)), [prompt(args.prompt, 1)], args.tokens, stretch)[0]))
+                print(json.dumps(bench.measure(setting(**json.loads(args.setting)), [prompt(args.prompt, 1)], args.tokens or 32, stretch)[0]))
         else:
             for part in args.parts.split(","):
                 getattr(bench, part)()
