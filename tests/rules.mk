@@ -51,7 +51,8 @@ docs/CLIENTS.md: $(B)/tests/test_client_fields
 	@$< --write $@
 
 .PHONY: check-build check-build-quick check-source
-check-build-quick: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/lib/libod_far.so $(B)/lib/libod_paced.so
+check-build-quick: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/tests/od-testbed-sim \
+	$(B)/lib/libod_far.so $(B)/lib/libod_paced.so
 check-build: check-build-quick $(B)/tests/lose_gpu.so $(B)/tests/wrong_driver/libcuda.so.1 \
 	$(B)/lib/libod_gpu_host.so
 
