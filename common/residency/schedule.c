@@ -55,7 +55,12 @@ struct slot {
 	uint32_t next_slice, n_finished;
 	unsigned n_users; /* readers, inflaters and the engine: it becomes free when the last one has left */
 	bool used, reported; /* a RUN was computed with it; a RUN was given its load's figures */
-	uint64_t begin_ns, load_ns, loaded_bytes;
+	/* Time in which threads worked on its load. Its slices also wait behind those of loads that go first: that says
+	 * nothing about how fast this machine loads. */
+	uint64_t load_ns;
+	unsigned n_jobs; /* jobs of its load that threads have now */
+	uint64_t since_ns; /* n_jobs is above 0 since then */
+	uint64_t loaded_bytes;
 };
 TAILQ_HEAD(slot_list, slot);
 
@@ -935,8 +940,6 @@ static struct slot *wait_for_load(struct od_schedule *s, enum od_load_kind kind,
 /* A stage for the load's next slice. */
 static unsigned begin_slice(struct od_schedule *s, struct slot *slot)
 {
-	if (slot->next_slice == 0)
-		slot->begin_ns = s->opts.now_ns();
 	return od_load_stages_take(&s->stages, number_of(s, slot), slot->next_slice++);
 }
 
@@ -954,6 +957,8 @@ static void begin_job(struct od_schedule *s, struct slot *slot, enum od_load_kin
 
 	count_loading(s, now_ns);
 	s->n_jobs++;
+	if (slot->n_jobs++ == 0)
+		slot->since_ns = now_ns;
 	*job = (struct od_load_job){ .kind = kind,
 				     .m = slot->m,
 				     .expert = slot->expert,
@@ -1011,7 +1016,6 @@ static void slice_is_finished(struct od_schedule *s, struct slot *slot)
 	if (++slot->n_finished < s->opts.n_slices)
 		return;
 	slot->state = OD_SLOT_RESIDENT;
-	slot->load_ns = s->opts.now_ns() - slot->begin_ns;
 	s->figures.c[OD_C_LOADS]++;
 	s->figures.c[OD_C_LOAD_NS] += slot->load_ns;
 	update_slot(s, slot);
@@ -1029,12 +1033,14 @@ static void leave_stage(struct od_schedule *s, const struct od_load_job *job, bo
 	}
 }
 
-static void count_job(struct od_schedule *s, const struct od_load_job *job)
+static void count_job(struct od_schedule *s, struct slot *slot, const struct od_load_job *job)
 {
 	const uint64_t now_ns = s->opts.now_ns(), ns = now_ns - job->begin_ns;
 
 	count_loading(s, now_ns);
 	s->n_jobs--;
+	if (--slot->n_jobs == 0)
+		slot->load_ns += now_ns - slot->since_ns;
 	s->figures.progress++;
 	if (job->kind == OD_LOAD_READ) {
 		s->figures.c[OD_C_READS]++;
@@ -1054,7 +1060,7 @@ bool od_schedule_end_job(struct od_schedule *s, const struct od_load_job *job, u
 
 	pthread_mutex_lock(&s->lock);
 	s->figures.c[OD_C_LOADED_BYTES] += read_bytes;
-	count_job(s, job);
+	count_job(s, slot, job);
 	leave_stage(s, job, slot->state == OD_SLOT_LOADING && code == OD_OK);
 	slot->committed = slot->committed || code == OD_OK; /* before a slice is read */
 	if (slot->state == OD_SLOT_LOADING) {

@@ -73,7 +73,8 @@ struct od_schedule_item {
 	struct od_expert_mem mem; /* code OD_OK: its memory there */
 	int code; /* OD_ERR_CANCELLED: the session has ended; send no answer */
 	char reason[512];
-	uint64_t load_ns, loaded_bytes; /* its load's; 0 if reported to an earlier RUN */
+	/* its load's; 0 if reported to an earlier RUN. load_ns: time in which threads worked on it */
+	uint64_t load_ns, loaded_bytes;
 	void *entry;
 	TAILQ_ENTRY(od_schedule_item) link;
 };

@@ -208,6 +208,39 @@ static void last_frees_and_not_last_keeps(void **state)
 	od_schedule_free(s);
 }
 
+/* Reads slices, 10 ns each, of this expert alone. */
+static void load_slices(struct od_schedule *s, uint32_t expert, unsigned n)
+{
+	struct od_load_job job;
+
+	for (unsigned i = 0; i < n; i++) {
+		assert_true(od_schedule_next_read(s, &job, false));
+		assert_int_equal(job.expert, expert);
+		clock_ns += 10;
+		(void)put(s, &job, 10);
+	}
+}
+
+static void a_load_takes_no_longer_for_one_that_went_first(void **state)
+{
+	struct od_schedule *s = new_schedule(2);
+	struct od_schedule_item r[2];
+
+	(void)state;
+	clock_ns = 100;
+	WANT(s, 1, 0, 1, 0, 1);
+	load_slices(s, 0, 1);
+	run(s, 1, 0, false, &r[1], 1, true);
+	load_slices(s, 1, SHARDS);
+	load_slices(s, 0, SHARDS - 1);
+	run(s, 1, 0, true, &r[0], 0, true);
+	compute(s, &r[0]);
+	compute(s, &r[1]);
+	assert_int_equal(r[1].load_ns, SHARDS * 10);
+	assert_int_equal(r[0].load_ns, SHARDS * 10);
+	od_schedule_free(s);
+}
+
 static void kept_gives_way_only_when_nothing_else_moves(void **state)
 {
 	struct od_schedule *s = new_schedule(2);
@@ -886,6 +919,7 @@ int main(void)
 		cmocka_unit_test(closing_voids_wants_whenever_they_come),
 		cmocka_unit_test(last_run_of_a_layer_voids_its_wants),
 		cmocka_unit_test(last_frees_and_not_last_keeps),
+		cmocka_unit_test(a_load_takes_no_longer_for_one_that_went_first),
 		cmocka_unit_test(kept_gives_way_only_when_nothing_else_moves),
 		cmocka_unit_test(one_slot_serves_interleaved_batches),
 		cmocka_unit_test(steps_share_a_residency),
