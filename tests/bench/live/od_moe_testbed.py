@@ -403,12 +403,19 @@ class Bench:
         self.claim(f"Fig. 9: token 1, KV 1 is fastest (fastest: token {best[0]}, KV {best[1]})", best == (1, 1))
 
     def fig10(self):
+        """od-moe sends keys and values while layers are computed. OD-MoE sends them before the shadow departs, which is so much later, so
+        period 4 saves it three quarters of that and costs what recall is lower."""
         loads, periods = (34, 20, 10, 5, 2), (1, 4, 16)
         speed = self.bars("fig10", "KV period by load time, token period 1 (Fig. 10)", [
             (f"load {load:g} ms, KV {kv}", setting(precision="int8", noise=0, load=load, align_kv=kv)) for load in loads for kv in periods])
-        best = {load: periods[max(range(3), key=lambda i, at=n * 3: speed[at + i])] for n, load in enumerate(loads)}
-        self.say(f"Fastest KV period by load time: {', '.join(f'{load} ms: {kv}' for load, kv in best.items())}.")
-        self.claim("Fig. 10: there is a load time at which KV period 4 is fastest", 4 in best.values())
+        least = 8192 * LAYERS * 8 / LINK_BITS * 1e3  # the paper's 8 KB a layer
+        even = {load: (1000 / speed[i * 3 + 1] - 1000 / speed[i * 3]) / 0.75 for i, load in enumerate(loads)}
+        self.report["fig10_even_ms"] = even
+        self.say("Period 4 is faster than 1 if alignment takes longer than: " + ", ".join(f"load {x} ms: {y:.1f} ms" for x, y in even.items())
+                 + f" (256 KiB take {least:.1f} ms).")
+        wins = [str(x) for x, y in even.items() if y < least]
+        self.claim(f"Fig. 10: KV period 4 wins where loads are short (load times in ms: {', '.join(wins) or 'none'})",
+                   len(wins) > 0 and even[loads[0]] >= least)
 
 
 def main():
