@@ -31,6 +31,7 @@
 #include "shadow-node/shadow_sequence.h"
 
 #define ODS_MAX_SEQUENCES 1024
+#define ODS_BASE_BYTES (64u << 20) /* the program beside the emulator: libraries, messages on their way */
 #define ODS_MAX_STEP_ROWS 256 /* limit of a decode step; prompts are never sent as steps */
 #define ODS_MAX_FILL_ROWS 32 /* computed from tokens at a time; messages wait for at most one layer of these */
 #define ODS_MAX_CATCH_UP 8u /* rows it recomputes to get its own token; if farther behind, it requests main's */

@@ -26,7 +26,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BASE_BYTES (64u << 20) /* program, libraries, messages on their way */
 #define UNASKED_PARTS 2 /* without --memory-limit: other programs may need the rest */
 #define CEILING_EXTRA_BYTES (256u << 20) /* above model and state: design section 6 */
 #define MESSAGES_PER_PIECE 64 /* taken before the next piece of work */
@@ -380,7 +379,7 @@ static int take_routing(struct shadow_daemon *s, const Od__Hello *h, const char 
 
 static uint64_t base_bytes(const struct shadow_daemon *s)
 {
-	return BASE_BYTES + od_device_own_bytes(s->device);
+	return ODS_BASE_BYTES + od_device_own_bytes(s->device);
 }
 
 /* After any return od_split_fini is valid. */
@@ -459,7 +458,7 @@ static int plan_memory(const struct shadow_daemon *s, struct ods_emulator_opts *
 	if (o->max_sequences < asked)
 		od_log(OD_LOG_WARN, "main may open %zu sequences; this shadow has memory for %zu", asked,
 		       o->max_sequences);
-	*ceiling = s->opt.memory_limit != UINT64_MAX ? s->limit_bytes : need - BASE_BYTES + CEILING_EXTRA_BYTES;
+	*ceiling = s->opt.memory_limit != UINT64_MAX ? s->limit_bytes : need - ODS_BASE_BYTES + CEILING_EXTRA_BYTES;
 	return OD_OK;
 }
 
@@ -645,7 +644,7 @@ static int deal_layers(struct shadow_daemon *s, struct od_err *err)
 
 	if (rc == OD_OK)
 		rc = od_shadow_split(s->pack, &s->choice, &s->model, err);
-	od_split_add(&s->model.beside.bytes, BASE_BYTES);
+	od_split_add(&s->model.beside.bytes, ODS_BASE_BYTES);
 	for (; rc == OD_OK && !fits && o.forward.max_rows > 0; o.forward.max_rows /= 2) {
 		struct od_split split;
 		char cards[OD_SPLIT_TEXT_BYTES];

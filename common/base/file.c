@@ -429,3 +429,14 @@ int od_free_bytes(const char *dir, uint64_t *bytes, struct od_err *err)
 		*bytes = UINT64_MAX;
 	return OD_OK;
 }
+
+const char *od_boot_id(char buf[OD_BOOT_ID])
+{
+	const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	const ssize_t n = fd >= 0 ? read(fd, buf, OD_BOOT_ID - 1) : 0;
+
+	buf[n == OD_BOOT_ID - 1 ? n : 0] = '\0';
+	if (fd >= 0)
+		close(fd);
+	return buf;
+}

@@ -64,6 +64,10 @@ OD_MUST_CHECK int od_remove_tree(const char *path, struct od_err *err);
 /* Bytes that the file system of the folder still gives to this process. 0 unless OD_OK. */
 OD_MUST_CHECK int od_free_bytes(const char *dir, uint64_t *bytes, struct od_err *err);
 
+/* Linux's name of this boot: the same for all programs of a machine, in containers, too. Returns buf; "": not known. */
+#define OD_BOOT_ID 37
+const char *od_boot_id(char buf[OD_BOOT_ID]);
+
 /* Writes dir + "/" + name to buf (size bytes). OD_ERR_RANGE when it does not fit. */
 OD_MUST_CHECK int od_path(char *buf, size_t size, const char *dir, const char *name, struct od_err *err);
 

@@ -43,7 +43,7 @@ struct od_daemon {
 	void *arg;
 	pid_t parent; /* 0: none */
 	int ready_fd;
-	char host_name[256];
+	char host_name[256], boot_id[OD_BOOT_ID];
 	const char *folder;
 
 	void *context, *socket;
@@ -289,6 +289,7 @@ static void describe_machine(const struct od_daemon *d, Od__Welcome *w)
 	clock_gettime(CLOCK_REALTIME, &now);
 	w->program_version = (char *)OD_VERSION;
 	w->wall_clock_ns = (uint64_t)now.tv_sec * OD_NS_PER_S + (uint64_t)now.tv_nsec;
+	w->boot_id = (char *)d->boot_id;
 	w->ram_bytes = od_ram_bytes();
 	w->free_ram_bytes = od_available_ram_bytes();
 	if (d->folder == NULL || od_free_bytes(d->folder, &w->free_disk_bytes, NULL) != OD_OK)
@@ -724,6 +725,7 @@ int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts, con
 	memcpy(d->fingerprint, opts->fingerprint, sizeof(d->fingerprint));
 	if (gethostname(d->host_name, sizeof(d->host_name) - 1) != 0)
 		d->host_name[0] = '\0';
+	od_boot_id(d->boot_id);
 	rc = open_daemon(d, opts, err);
 	if (rc != OD_OK) {
 		od_daemon_free(d);

@@ -15,6 +15,7 @@
 #define CLOCK_LIMIT_NS OD_NS_PER_S /* logs of two machines are read side by side */
 #define FIXED_BYTES (128ull << 20) /* a worker beside its slots and its cache */
 #define NO_CONNECTION "no connection"
+#define NAMED 3 /* daemons of one machine that a finding names */
 
 void odp_find(struct odp_checked *c, enum odp_grade grade, const char *step, const char *remedy, const char *fmt, ...)
 {
@@ -213,7 +214,11 @@ static bool is_on_host(const struct odp_checked *c)
 
 static bool is_same_machine(const struct odp_checked *a, const struct odp_checked *b)
 {
-	return strcmp(a->facts.host_name, b->facts.host_name) == 0 &&
+	const char *boot = a->facts.told.boot_id, *other = b->facts.told.boot_id;
+
+	if (boot[0] != '\0' && other[0] != '\0')
+		return strcmp(boot, other) == 0;
+	return a->facts.host_name[0] != '\0' && strcmp(a->facts.host_name, b->facts.host_name) == 0 &&
 	       a->facts.told.ram_bytes == b->facts.told.ram_bytes;
 }
 
@@ -243,4 +248,73 @@ void odp_judge_memory(struct odp_checked *c, size_t n, const struct odp_expected
 		odp_find(&c[i], ODP_WRONG, "memory", remedy, "%s may take %s more, and %s are free there", who,
 			 od_format_bytes(more, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)));
 	}
+}
+
+/* ", worker 10.0.0.2:5701 and 3 others": those of c [n] on this one's machine, of which `others` are not named. */
+static size_t name_others(const struct odp_checked *of, const struct odp_checked *c, size_t n, char *text, size_t size)
+{
+	size_t found = 0, others = 0, len = 0;
+
+	text[0] = '\0';
+	for (size_t i = 0; i < n; i++) {
+		if (!c[i].asked || !is_same_machine(of, &c[i]))
+			continue;
+		found++;
+		if (found <= NAMED)
+			len += (size_t)snprintf(text + len, size - len, "%s%.60s", found > 1 ? ", " : "", c[i].name);
+		else
+			others++;
+	}
+	if (others > 0)
+		snprintf(text + len, size - len, " and %zu more", others);
+	return found;
+}
+
+void odp_judge_machines(struct odp_checked *here, struct odp_checked *c, size_t n)
+{
+	for (size_t i = 0; i <= n; i++) {
+		struct odp_checked *first = i == 0 ? here : &c[i - 1];
+		char others[320], before[320];
+
+		if (i > 0 && (!first->asked || is_same_machine(here, first) ||
+			      name_others(first, c, i - 1, before, sizeof(before)) > 0))
+			continue; /* it is among those of an earlier one */
+		if (name_others(first, c + i, n - i, others, sizeof(others)) > 0)
+			odp_find(first, ODP_NOTE, "machine", "",
+				 "it is one machine with %s: each was measured alone, and together they share its "
+				 "processors, disk and network port",
+				 others);
+	}
+}
+
+static uint64_t more_of(const struct odp_checked *c, uint64_t bytes)
+{
+	const uint64_t has = c->facts.c[OD_C_RSS_BYTES];
+
+	return bytes > has ? bytes - has : 0;
+}
+
+uint64_t odp_memory_of(const struct odp_checked *c, size_t n, size_t i)
+{
+	const struct odm_told_facts *t = &c[i].facts.told;
+	const uint64_t mine = more_of(&c[i], t->memory_bytes);
+	double all = 0;
+
+	for (size_t j = 0; is_on_host(&c[i]) && j < n; j++)
+		if (is_on_host(&c[j]) && is_same_machine(&c[i], &c[j]))
+			all += (double)more_of(&c[j], c[j].facts.told.memory_bytes);
+	if (all <= (double)t->free_ram_bytes)
+		return t->memory_bytes;
+	return t->memory_bytes - mine + (uint64_t)((double)mine * (double)t->free_ram_bytes / all);
+}
+
+uint64_t odp_memory_left(const struct odp_checked *here, const struct odp_checked *c, size_t n, uint64_t free_bytes)
+{
+	for (size_t i = 0; i < n; i++) {
+		const uint64_t more =
+			is_on_host(&c[i]) && is_same_machine(here, &c[i]) ? more_of(&c[i], odp_memory_of(c, n, i)) : 0;
+
+		free_bytes -= more < free_bytes ? more : free_bytes;
+	}
+	return free_bytes;
 }

@@ -21,6 +21,14 @@ struct odp_expected {
 void odp_judge(struct odp_checked *c, const struct odp_expected *x);
 /* Daemons of one machine must fit into its memory together. */
 void odp_judge_memory(struct odp_checked *c, size_t n, const struct odp_expected *x);
+/* Says which of main's host and the hosts [n] are one machine. */
+void odp_judge_machines(struct odp_checked *here, struct odp_checked *c, size_t n);
+
+/* Memory that host i can have: its limit, or its part where the daemons of its machine have larger ones than there is
+ * memory. */
+uint64_t odp_memory_of(const struct odp_checked *c, size_t n, size_t i);
+/* Daemons of this machine leave so much of its free_bytes. */
+uint64_t odp_memory_left(const struct odp_checked *here, const struct odp_checked *c, size_t n, uint64_t free_bytes);
 
 /* Memory that a daemon will take: its limit, or what its slots and its cache come to. */
 uint64_t odp_memory_need(const struct odp_checked *c, const struct odp_expected *x);

@@ -35,6 +35,7 @@ struct planning {
 	const struct odp_plan_opts *o;
 	struct od_device *device; /* counts memory and measures this machine */
 	struct odp_speed_input speed;
+	const struct od_host **of; /* [n]: the hosts file's, by the plan's */
 	struct odp_machine *worker; /* [n_workers, at least 1]: speed.cluster's */
 	struct odp_sim_block *block; /* [n_layers]: speed.model's, with what main reads in steps */
 	struct odp_streamed streamed; /* main's dense weights, if step_bytes is not 0 */
@@ -113,11 +114,30 @@ static enum odp_role role_of(const struct od_host *h)
 	return h->is_main ? ODP_MAIN : h->role == OD_NODE_SHADOW ? ODP_SHADOW : ODP_WORKER;
 }
 
+static bool is_loopback(const char *host)
+{
+	return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+}
+
+/* Loopback is main's machine. */
+static size_t first_on(const struct planning *g, const struct od_host *h)
+{
+	const struct od_hosts *hosts = g->o->hosts;
+
+	if (h->is_main || is_loopback(h->host) || strcmp(h->host, hosts->main.host) == 0)
+		return 0;
+	for (size_t i = 1; i < g->plan->n; i++)
+		if (strcmp(g->of[i]->host, h->host) == 0)
+			return i;
+	return g->plan->n;
+}
+
 static int add_host(struct planning *g, const struct od_host *h, struct od_err *err)
 {
 	struct odp_host_plan *host = &g->plan->host[g->plan->n];
 
-	*host = (struct odp_host_plan){ .role = role_of(h) };
+	g->of[g->plan->n] = h;
+	*host = (struct odp_host_plan){ .role = role_of(h), .on = first_on(g, h) };
 	g->plan->n_workers += host->role == ODP_WORKER;
 	g->plan->n_shadows += host->role == ODP_SHADOW;
 	g->plan->n++;
@@ -737,10 +757,12 @@ static int open_planning(struct planning *g, struct od_err *err)
 			       g->model->config->ctx_max, (unsigned long long)ctx);
 	p->texts = (struct odp_texts){ .prefill_rows = ODM_DEFAULT_PREFILL_ROWS, .ctx_tokens = ctx };
 	p->host = calloc(n, sizeof(*p->host));
+	g->of = calloc(n, sizeof(const struct od_host *));
 	g->worker = calloc(n, sizeof(*g->worker));
 	g->block = calloc(n_layers, sizeof(*g->block));
 	g->streamed.layer_bytes = calloc(n_layers, sizeof(*g->streamed.layer_bytes));
-	if (p->host == NULL || g->worker == NULL || g->block == NULL || g->streamed.layer_bytes == NULL)
+	if (p->host == NULL || g->of == NULL || g->worker == NULL || g->block == NULL ||
+	    g->streamed.layer_bytes == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%zu hosts", n);
 	return g->o->hosts != NULL ? take_hosts(g, err) : take_this_machine(g, err);
 }
@@ -765,6 +787,7 @@ int odp_plan_make(struct odp_plan *p, const struct odp_model *m, const struct od
 			rc = make_figures(&g, err);
 	}
 	od_device_free(g.device);
+	free(g.of);
 	free(g.worker);
 	free(g.block);
 	free(g.streamed.layer_bytes);

@@ -1,5 +1,6 @@
 #include "deploy/plan/plan_check.h"
 
+#include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/compute/device.h"
 #include "common/net/members_file.h"
@@ -92,6 +93,7 @@ static int open_all(struct plan_check *p, struct od_err *err)
 
 	p->keys = (struct odm_node_keys){ .hosts_path = p->o->hosts_path, .args = p->o->keys };
 	snprintf(p->main.name, sizeof(p->main.name), "main");
+	od_boot_id(p->main.facts.told.boot_id);
 	rc = odm_node_keys_open(&p->keys, err); /* a mistake in the file shows before the model is read */
 	if (rc == OD_OK)
 		rc = load_model(p, err);
@@ -159,6 +161,7 @@ static void ask(struct plan_check *p)
 			odp_judge(&p->host[i], &p->expected);
 	}
 	odp_judge_memory(p->host, p->n_hosts, &p->expected);
+	odp_judge_machines(&p->main, p->host, p->n_hosts);
 	judge_shadows(p);
 	if (p->view.n_workers > 0 && !is_any_served(p) && odm_members_ready(ms, &err) != OD_OK)
 		odp_find(&p->main, ODP_WRONG, "experts", "start what is missing, or give the workers the whole pack",
@@ -231,23 +234,41 @@ static void measure(struct plan_check *p)
 
 /* ---- The hosts file ---- */
 
+/* Main may have what it has now, and what others leave. */
 static struct od_host_words main_words(const struct plan_check *p)
 {
 	struct od_device *d = p->model->device;
-	const double memory_bytes = od_device_has_memory(d) ? (double)od_device_free_bytes(d) :
-							      (double)(od_available_ram_bytes() + od_rss_bytes());
+	const uint64_t bytes =
+		od_device_has_memory(d) ?
+			od_device_free_bytes(d) :
+			odp_memory_left(&p->main, p->host, p->n_hosts, od_available_ram_bytes()) + od_rss_bytes();
 
-	return odp_words_of(&p->main.rates, memory_bytes, 1);
+	return odp_words_of(&p->main.rates, (double)bytes, 1);
 }
 
-static struct od_host_words host_words(const struct plan_check *p, const struct odp_checked *c)
+static struct od_host_words host_words(const struct plan_check *p, size_t i)
 {
+	const struct odp_checked *c = &p->host[i];
 	const struct od_config *cfg = p->cluster.config;
 	const double experts = expert_weights(cfg) * cfg->top_k * cfg->n_moe;
 	const double share = experts / (experts + odp_dense_weights(p->model).layers);
 
-	return odp_words_of(&c->rates, (double)c->facts.told.memory_bytes,
+	return odp_words_of(&c->rates, (double)odp_memory_of(p->host, p->n_hosts, i),
 			    c->facts.member.role == OD_NODE_SHADOW ? odp_byte_share(c->facts.precision, share) : 1);
+}
+
+/* Words are for od-plan, which needs main's and a worker's. */
+static bool has_words(struct plan_check *p)
+{
+	bool worker = false;
+
+	for (size_t i = 0; i < p->n_hosts; i++)
+		worker = worker || (p->host[i].measured && p->host[i].facts.member.role == OD_NODE_WORKER);
+	if (p->main.measured && worker)
+		return true;
+	odp_find(&p->main, ODP_WRONG, "write", "", "nothing is written into %s: %s", p->o->hosts_path,
+		 worker ? "main could not be measured" : "no worker could be measured");
+	return false;
 }
 
 static int write_words(struct plan_check *p, struct od_err *err)
@@ -261,14 +282,12 @@ static int write_words(struct plan_check *p, struct od_err *err)
 		here = hosts->main;
 	else if (gethostname(here.host, sizeof(here.host) - 1) != 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot ask for this machine's name");
-	if (p->main.measured) {
-		words = main_words(p);
-		rc = od_hosts_set_words(p->o->hosts_path, &here, &words, err);
-	}
+	words = main_words(p);
+	rc = od_hosts_set_words(p->o->hosts_path, &here, &words, err);
 	for (size_t i = 0; rc == OD_OK && i < p->n_hosts; i++) {
 		if (!p->host[i].asked)
 			continue;
-		words = host_words(p, &p->host[i]);
+		words = host_words(p, i);
 		rc = od_hosts_set_words(p->o->hosts_path, &hosts->host[i], &words, err);
 	}
 	return rc;
@@ -305,6 +324,7 @@ static int report(struct plan_check *p, FILE *out, bool *good, struct od_err *er
 int odp_check(const struct odp_check_opts *o, FILE *out, bool *good, struct od_err *err)
 {
 	struct plan_check *p = calloc(1, sizeof(*p));
+	bool writes = false;
 	int rc;
 
 	*good = false;
@@ -315,9 +335,10 @@ int odp_check(const struct odp_check_opts *o, FILE *out, bool *good, struct od_e
 	if (rc == OD_OK) {
 		ask(p);
 		measure(p);
+		writes = o->write && has_words(p);
 		rc = report(p, out, good, err);
 	}
-	if (rc == OD_OK && o->write)
+	if (rc == OD_OK && writes)
 		rc = write_words(p, err);
 	close_all(p);
 	free(p);

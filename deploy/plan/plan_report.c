@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define GIB 1073741824.0
+#define NAMED 4 /* hosts of one machine */
 
 /* ---- text ---- */
 
@@ -84,6 +85,36 @@ static void print_hosts(const struct odp_plan *p, FILE *out)
 		"a token");
 	for (size_t i = 0; i < p->n; i++)
 		print_host(&p->host[i], width, out);
+}
+
+/* Hosts of one machine, and what that means. */
+static void print_shared(const struct odp_plan *p, size_t first, FILE *out)
+{
+	uint64_t bytes = 0;
+	size_t n = 0;
+	char a[32];
+
+	for (size_t i = first; i < p->n; i++) {
+		const struct odp_host_plan *h = &p->host[i];
+
+		if (h->on != first)
+			continue;
+		n++;
+		bytes += h->memory.need_bytes;
+		if (n == 2)
+			fprintf(out, "\nOne machine: %s %s", odp_role_names[p->host[first].role],
+				p->host[first].machine.name);
+		if (n > 1 && n <= NAMED)
+			fprintf(out, ", %s %s", odp_role_names[h->role], h->machine.name);
+	}
+	if (n < 2)
+		return;
+	if (n > NAMED)
+		fprintf(out, " and %zu more", n - NAMED);
+	fprintf(out,
+		". It needs %s GiB for them together.\nFigures are as if each had processors, a disk and a port of its "
+		"own.\n",
+		gib_text(bytes, a));
 }
 
 static void print_tiers(const struct odp_plan *p, FILE *out)
@@ -227,6 +258,8 @@ void odp_plan_print(const struct odp_plan *p, FILE *out)
 {
 	print_model(p->model, out);
 	print_hosts(p, out);
+	for (size_t i = 0; i < p->n; i++)
+		print_shared(p, i, out);
 	if (p->n_problems > 0)
 		fprintf(out, "\nIt does not fit:\n");
 	for (size_t i = 0; i < p->n_problems; i++)
@@ -261,6 +294,8 @@ static json_t *host_json(const struct odp_plan *p, const struct odp_host_plan *h
 			      "memory", memory_json(&h->memory), "disk_bytes", (json_int_t)h->disk_bytes,
 			      "link_bytes_token", h->link_bytes);
 
+	if (o != NULL && h->on != (size_t)(h - p->host))
+		json_object_set_new(o, "machine_of", json_string(p->host[h->on].machine.name));
 	if (o != NULL && h->role != ODP_SHADOW && (h->role == ODP_WORKER || p->alone)) {
 		json_object_set_new(o, "slots", json_integer(h->machine.slots));
 		json_object_set_new(o, "cache_mib", json_integer((json_int_t)(h->machine.cache_bytes >> 20)));

@@ -1,14 +1,11 @@
 #include "deploy/plan/sim.h"
 
-#include "common/net/wire.h"
 #include "deploy/plan/sim_internal.h"
+#include "main-node/cluster/members_links.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define FAST_BYTE_NS 60.0 /* members_links.c has the same two numbers */
-#define WINDOW_NS 5e8
 
 double odp_window_ns(const struct odp_sim_model *model, uint32_t n_workers, uint32_t group_size, unsigned slots,
 		     double main_ns, double worker_ns)
@@ -91,11 +88,9 @@ static void make_nodes(struct odp_sim *s)
 	set_node(&s->node[MAIN], &s->cluster.main, 0);
 	set_node(&s->node[SHADOW], &s->cluster.shadow, s->cluster.shadow.latency_ns);
 	for (uint32_t w = 0; w < s->cluster.n_workers; w++) {
-		const double byte_ns = fmax(odp_port_ns(&s->machine[w], 1), odp_port_ns(&s->cluster.main, 1));
-
 		set_node(&s->node[FIRST_WORKER + w], &s->machine[w], s->machine[w].latency_ns);
 		s->worker[w].window_bytes =
-			byte_ns > FAST_BYTE_NS ? (uint64_t)(WINDOW_NS / byte_ns) : OD_MAX_HELD_BYTES;
+			odm_link_window(fmax(odp_port_ns(&s->machine[w], 1), odp_port_ns(&s->cluster.main, 1)));
 	}
 }
 

@@ -1,13 +1,12 @@
 /* Main's engine: texts, decode steps, and chunks of prompts between them; as batch.c does it. */
 #include "deploy/plan/sim_internal.h"
+#include "main-node/engine/batch.h"
 #include "main-node/predict/prediction_drafts.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MIN_CHUNK_ROWS 16 /* batch.c has the same two numbers */
-#define PREFILL_PER_DECODE 2
 #define SMALL_BYTES 100 /* a message without rows, with what TCP adds */
 #define STEP_ROW_BYTES 20
 
@@ -463,19 +462,14 @@ static bool prefill_pauses(struct odp_sim *s)
 
 	e->layer_ns = took > e->layer_ns ? took : e->layer_ns;
 	return e->others && !odp_sim_streams(&s->model) &&
-	       now + e->layer_ns - e->prefill_begin_ns > PREFILL_PER_DECODE * e->decode_ns;
+	       now + e->layer_ns - e->prefill_begin_ns > ODM_PREFILL_PER_DECODE * e->decode_ns;
 }
 
 static void choose_chunk_rows(struct odp_sim *s)
 {
 	struct sim_engine *e = &s->engine;
-	const double most = (double)(PREFILL_PER_DECODE * e->decode_ns), max = s->o.prefill_rows,
-		     rows = e->layer_ns > 0 ? (double)e->prefill.n_rows * most / (double)e->layer_ns : max;
-
 	if (e->decode_ns > 0)
-		e->chunk_rows = rows >= max ? s->o.prefill_rows : (size_t)fmax(rows, MIN_CHUNK_ROWS);
-	if (e->chunk_rows > s->o.prefill_rows)
-		e->chunk_rows = s->o.prefill_rows;
+		e->chunk_rows = odm_chunk_rows(e->decode_ns, e->layer_ns, e->prefill.n_rows, s->o.prefill_rows);
 }
 
 static void end_prefill(struct odp_sim *s)

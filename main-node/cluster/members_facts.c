@@ -40,6 +40,7 @@ void odm_member_note_welcome(struct member *m, const Od__Welcome *w)
 	od_peer_text(w->program_version, f->program_version, sizeof(f->program_version));
 	od_peer_text(w->kernel_class, f->kernel_class, sizeof(f->kernel_class));
 	od_peer_text(w->backend, f->backend, sizeof(f->backend));
+	od_peer_text(w->boot_id, f->boot_id, sizeof(f->boot_id));
 	note_clock(f, m->greeted_wall_ns, w->wall_clock_ns);
 }
 

@@ -9,6 +9,7 @@
 /* By WELCOME or REFUSE. Older programs leave out what 0 and "" stand for here. */
 struct odm_told_facts {
 	char program_version[24], kernel_class[40], backend[128];
+	char boot_id[40]; /* its machine has booted under this name */
 	uint32_t threads;
 	uint64_t memory_bytes, cache_bytes; /* its limit, and the part of it that is a worker's cache */
 	uint64_t ram_bytes, free_ram_bytes, free_disk_bytes;

@@ -15,6 +15,11 @@
 #define FAST_BYTE_NS 60.0 /* 133 Mbit/s: what fits into RUNs is quickly through */
 #define WINDOW_NS (500.0 * OD_NS_PER_MS) /* time of row bytes in flight: heartbeats wait behind them */
 
+uint64_t odm_link_window(double byte_ns)
+{
+	return byte_ns > FAST_BYTE_NS ? (uint64_t)(WINDOW_NS / byte_ns) : OD_MAX_HELD_BYTES;
+}
+
 int odm_members_links_init(struct odm_members *ms, struct od_err *err)
 {
 	const struct odm_cluster_opts *o = ms->o.cluster;
@@ -234,5 +239,5 @@ uint64_t odm_members_window(struct odm_members *ms, uint32_t id)
 	pthread_mutex_lock(&ms->lock);
 	byte_ns = odm_link_cost_byte(&ms->member[id]->cost);
 	pthread_mutex_unlock(&ms->lock);
-	return byte_ns > FAST_BYTE_NS ? (uint64_t)(WINDOW_NS / byte_ns) : OD_MAX_HELD_BYTES;
+	return odm_link_window(byte_ns);
 }

@@ -14,7 +14,6 @@
 #define MIN_CHUNK_ROWS 16
 #define FIRST_WRITTEN_TOKENS 512 /* expected of texts before any has ended */
 #define RECENT_TEXTS 16
-#define PREFILL_PER_DECODE 2 /* time of prompts between two decode steps, in decode steps */
 
 /* ---- Life ---- */
 
@@ -698,17 +697,20 @@ static int see_rows(struct odm_batch *b, struct od_err *err)
 	return rc;
 }
 
-/* Beside decode steps a layer should take no longer than prompts may between two of them: as many rows as would have,
- * by the chunk that is through. */
+size_t odm_chunk_rows(uint64_t decode_ns, uint64_t layer_ns, size_t n_rows, size_t max_rows)
+{
+	const double most = (double)(ODM_PREFILL_PER_DECODE * decode_ns);
+	const double rows = layer_ns > 0 ? (double)n_rows * most / (double)layer_ns : (double)max_rows;
+
+	if (rows >= (double)max_rows || max_rows <= MIN_CHUNK_ROWS)
+		return max_rows;
+	return rows < MIN_CHUNK_ROWS ? MIN_CHUNK_ROWS : (size_t)rows;
+}
+
 static void choose_chunk_rows(struct odm_batch *b)
 {
-	const double most = (double)(PREFILL_PER_DECODE * b->decode_ns), max = (double)b->prefill.max_rows;
-	const double rows = b->layer_ns > 0 ? (double)b->prefill.step.n_rows * most / (double)b->layer_ns : max;
-
 	if (b->decode_ns > 0)
-		b->chunk_rows = (size_t)(rows < MIN_CHUNK_ROWS ? MIN_CHUNK_ROWS : rows);
-	if (b->chunk_rows > b->prefill.max_rows)
-		b->chunk_rows = b->prefill.max_rows;
+		b->chunk_rows = odm_chunk_rows(b->decode_ns, b->layer_ns, b->prefill.step.n_rows, b->prefill.max_rows);
 }
 
 /* A chunk that stopped between layers would have their weights read again after the decode steps. */
@@ -735,7 +737,7 @@ static int prefill_all_layers(struct odm_engine *e, bool *done, struct od_err *e
 static int prefill_layers(struct odm_engine *e, bool others, bool *done, struct od_err *err)
 {
 	struct odm_batch *b = &e->batch;
-	const uint64_t begin = od_now_ns(), most = PREFILL_PER_DECODE * b->decode_ns;
+	const uint64_t begin = od_now_ns(), most = ODM_PREFILL_PER_DECODE * b->decode_ns;
 	uint64_t at = begin;
 	int rc = OD_OK;
 

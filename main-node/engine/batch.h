@@ -13,6 +13,8 @@
 #include "main-node/engine/mask_ahead.h"
 #include "main-node/engine/pass.h"
 
+#define ODM_PREFILL_PER_DECODE 2 /* time of prompts between two decode steps, in decode steps */
+
 struct odm_batch {
 	struct odm_pass prefill, decode;
 	struct odm_sequence *first, **last; /* all sequences that are not done, in order of arrival */
@@ -36,6 +38,10 @@ struct odm_batch {
 OD_MUST_CHECK int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_forward_opts *o,
 				 uint32_t max_sequences, struct od_err *err);
 void odm_batch_fini(struct odm_batch *b);
+
+/* Rows of the next chunk beside decode steps of decode_ns: a layer should take no longer than prompts may between two
+ * of them. layer_ns: the slowest layer of a chunk of n_rows; 0: not known. */
+size_t odm_chunk_rows(uint64_t decode_ns, uint64_t layer_ns, size_t n_rows, size_t max_rows);
 
 /* The engine's, as odm_engine_submit and odm_engine_work. */
 OD_MUST_CHECK int odm_batch_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out,

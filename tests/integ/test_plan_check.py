@@ -170,6 +170,38 @@ def words_of_others_stay():
 
 
 @test
+def nothing_is_written_without_a_worker():
+    """A line of main without link= would be refused by od-plan."""
+    s, gone = Daemon("shadow", "--precision", "bf16"), free_port()
+    text = f"main box7\nshadow 127.0.0.1:{s.port}\nworker 127.0.0.1:{gone}\n"
+    hosts = text_file(text, "nobody.txt")
+    r, status = check_json(hosts, "--write")
+    assert status == 1 and open(hosts).read() == text, open(hosts).read()
+    found = [f["what"] for f in r["main"]["findings"] if f["step"] == "write"]
+    assert found == [f"nothing is written into {hosts}: no worker could be measured"], r["main"]
+    s.kill()
+
+
+@test
+def daemons_of_one_machine():
+    """Their memory is counted once, however much each of them may take."""
+    w = [Daemon("worker", "--memory-limit", "300TiB"), Daemon("worker", "--memory-limit", "100TiB", "--slots", "2")]
+    hosts = hosts_file(w, "one-machine.txt")
+    r, _ = check_json(hosts, "--write")
+    found = [f for f in r["main"]["findings"] if f["step"] == "machine"]
+    assert len(found) == 1 and not found[0]["wrong"], r["main"]
+    assert f"one machine with worker 127.0.0.1:{w[0].port}, worker 127.0.0.1:{w[1].port}:" in found[0]["what"], found
+    with open("/proc/meminfo") as f:
+        ram = int(f.readline().split()[1]) * 1024
+    first, second, main = (line["memory"] for line in words(hosts))
+    assert first + second + main < 1.05 * ram and 2.5 < first / second < 3.5, (first, second, main, ram)
+    p = tool("od-plan", pack(), hosts, "--ctx-size", 64, ok=None)
+    assert "One machine: main " in p.stdout and f", worker 127.0.0.1:{w[0].port}, worker 127.0.0.1:{w[1].port}." in p.stdout, p.stdout + p.stderr
+    for d in w:
+        d.kill()
+
+
+@test
 def who_does_not_answer_is_told_where_it_fails():
     w = Daemon("worker")
     silent = socket.create_server(("127.0.0.1", 0))

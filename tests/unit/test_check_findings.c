@@ -188,6 +188,33 @@ static void memory_of_machines(void **state)
 		    "by 2.0 GiB");
 }
 
+/* 6 GiB are free: two daemons there may take 3.5 and 8.5 GiB more, so each gets half of that. */
+static void memory_is_counted_once(void **state)
+{
+	struct odp_checked c[3] = { good_worker(), good_worker(), good_worker() }, main = { .name = "main" };
+
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		odp_judge(&c[i], &expected);
+		c[i].facts.c[OD_C_RSS_BYTES] = GIB / 2;
+		c[i].facts.told.free_ram_bytes = 6 * GIB;
+		snprintf(c[i].facts.told.boot_id, sizeof(c[i].facts.told.boot_id), i < 2 ? "first" : "second");
+	}
+	c[1].facts.told.memory_bytes = 9 * GIB;
+	assert_int_equal(odp_memory_of(c, 3, 0), GIB / 2 + 7 * GIB / 4);
+	assert_int_equal(odp_memory_of(c, 3, 1), GIB / 2 + 17 * GIB / 4);
+	assert_int_equal(odp_memory_of(c, 3, 2), 4 * GIB);
+	odp_judge_machines(&main, c, 3);
+	assert_int_equal(main.n_findings + c[1].n_findings + c[2].n_findings, 0);
+	expect_only(&c[0], ODP_NOTE, "machine", "it is one machine with worker box1:5701: each", "");
+	assert_int_equal(odp_memory_left(&main, c, 3, 5 * GIB), 5 * GIB);
+	snprintf(main.facts.told.boot_id, sizeof(main.facts.told.boot_id), "second");
+	assert_int_equal(odp_memory_left(&main, c, 3, 5 * GIB), 3 * GIB / 2);
+	odp_judge_machines(&main, c, 3);
+	expect_only(&main, ODP_NOTE, "machine", "it is one machine with worker box1:5701: each", "");
+	assert_int_equal(c[2].n_findings, 0);
+}
+
 static void spans(void **state)
 {
 	char text[40];
@@ -201,13 +228,10 @@ static void spans(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(nothing_is_wrong),
-		cmocka_unit_test(who_does_not_come),
-		cmocka_unit_test(who_serves_another_main),
-		cmocka_unit_test(versions_clocks_and_kernels),
-		cmocka_unit_test(slots_and_disks),
-		cmocka_unit_test(memory_of_machines),
-		cmocka_unit_test(spans),
+		cmocka_unit_test(nothing_is_wrong),	   cmocka_unit_test(who_does_not_come),
+		cmocka_unit_test(who_serves_another_main), cmocka_unit_test(versions_clocks_and_kernels),
+		cmocka_unit_test(slots_and_disks),	   cmocka_unit_test(memory_of_machines),
+		cmocka_unit_test(memory_is_counted_once),  cmocka_unit_test(spans),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
