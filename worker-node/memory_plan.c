@@ -10,7 +10,7 @@
 /* Memory of a worker beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
 #define FIXED_BYTES (52u << 20)
-#define PROGRAM_BYTES (12u << 20) /* program, libraries and tables: a part of FIXED_BYTES */
+#define PROGRAM_BYTES (9u << 20) /* program, libraries and tables, as measured: a part of FIXED_BYTES */
 #define PULL_BYTES (20u << 20) /* with a spool: what was asked for, ZeroMQ's buffers, a piece of the spool's */
 
 int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint64_t slot_bytes, uint64_t asked,

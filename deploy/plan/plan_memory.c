@@ -9,20 +9,17 @@
 #include "main-node/engine/model.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/state_plan.h"
+#include "shadow-node/emulator.h"
 #include "worker-node/memory_plan.h"
 
 #include <string.h>
 
 #define MIB (1ull << 20)
 /* Program, libraries, threads, messages; the vocabulary's tables: for each token its text and its merge. */
-#define MAIN_BYTES (32 * MIB)
+#define MAIN_BYTES (17 * MIB)
+#define MAIN_TEXT_BYTES (3 * MIB / 16)
 #define VOCAB_TOKEN_BYTES 220
-#define SHADOW_BYTES (64 * MIB) /* od_shadow.c, BASE_BYTES */
-/* The work itself takes these: program and libraries, and for each text the part that is on its way from main. */
-#define SHADOW_PROGRAM_BYTES (12 * MIB)
-#define SHADOW_TEXT_BYTES (3 * MIB / 4)
-#define SHADOW_ROWS 256 /* a step has no more */
-#define SHADOW_COPIES 9 /* two sequences of four copies of fixed state, and the beginning of a text */
+#define SHADOW_BYTES (11 * MIB) /* program, libraries and messages of a shadow at work */
 
 static void add(struct odp_memory *m, const char *what, uint64_t bytes)
 {
@@ -53,9 +50,9 @@ static struct odm_model main_model(const struct odp_model *m, struct od_device *
 	return model;
 }
 
-static uint64_t program_bytes(const struct odp_model *m)
+static uint64_t program_bytes(const struct odp_model *m, const struct odp_texts *texts)
 {
-	return MAIN_BYTES + (uint64_t)m->config->vocab * VOCAB_TOKEN_BYTES;
+	return MAIN_BYTES + texts->parallel * MAIN_TEXT_BYTES + (uint64_t)m->config->vocab * VOCAB_TOKEN_BYTES;
 }
 
 /* Main with this choice of dense weights, which take dense_bytes. */
@@ -74,10 +71,11 @@ static int count_main(struct odp_memory *out, const struct odp_model *m, struct 
 		odm_pass_size_split(&chunk, texts->parallel, &s);
 		od_state_split(m->config, m->profile, &s);
 		od_split_count(&s, d);
-		add(out, "program", program_bytes(m));
+		add(out, "program", program_bytes(m, texts));
 		add(out, "dense weights", dense_bytes);
 		add(out, "rows of a step", split_bytes(&s, 0, 0));
-		add(out, "context", split_bytes(&s, pages, texts->parallel) - split_bytes(&s, 0, 0));
+		/* The pool has two copies of fixed state for each text, and one of zeros. */
+		add(out, "context", split_bytes(&s, pages, 2 * (uint64_t)texts->parallel + 1) - split_bytes(&s, 0, 0));
 	}
 	od_split_fini(&s);
 	return rc;
@@ -268,48 +266,62 @@ int odp_memory_worker(struct odp_worker_plan *out, const struct odp_model *m, st
 
 /* ---- od-shadow ---- */
 
-/* A shadow needs room for all messages that may wait, to start; most of it is not used. */
-static void leave_out_unused(struct odp_memory *m, uint32_t n_texts)
+/* Copies of fixed state that texts write while others do not take their places: those of one sequence, not of two, and
+ * no zeros. */
+static void leave_spare_copies(struct od_split *s)
 {
-	const uint64_t used = SHADOW_PROGRAM_BYTES + n_texts * SHADOW_TEXT_BYTES;
-
-	if (!odp_memory_fits(m) || used >= SHADOW_BYTES)
-		return;
-	m->share[0].bytes = used;
-	m->need_bytes -= SHADOW_BYTES - used;
+	for (uint32_t i = s->begin; i < s->end; i++)
+		s->layer[i].copy = s->layer[i].copy / (2 * ODS_FIXED_COPIES + 1) * ODS_FIXED_COPIES;
 }
 
+/* A shadow whose steps have so many rows, and base_bytes beside its model and its work. spare: with copies of fixed
+ * state that are seldom used. */
+static int count_shadow(struct odp_memory *out, const struct odp_model *m, struct od_device *d, uint64_t model_bytes,
+			uint64_t base_bytes, uint32_t rows, bool spare, const struct odp_texts *texts,
+			struct od_err *err)
+{
+	const struct ods_emulator_opts o = {
+		.forward = { .config = m->config, .device = d, .profile = m->profile, .max_rows = rows },
+		.ctx_tokens = (uint32_t)texts->ctx_tokens,
+		.max_sequences = texts->parallel,
+	};
+	const uint64_t pages = od_state_pages(o.ctx_tokens) * (uint64_t)texts->parallel;
+	struct od_split s;
+	int rc = od_split_init(&s, d, m->config->n_layers, 0, m->config->n_layers, UINT64_MAX, err);
+
+	*out = (struct odp_memory){ .limit_bytes = out->limit_bytes };
+	if (rc == OD_OK) {
+		ods_emulator_split(&o, &s);
+		if (!spare)
+			leave_spare_copies(&s);
+		od_split_count(&s, d);
+		add(out, "program", base_bytes);
+		add(out, "copy of the model", model_bytes);
+		add(out, "rows of a step", split_bytes(&s, 0, 0));
+		add(out, "context", split_bytes(&s, pages, texts->parallel) - split_bytes(&s, 0, 0));
+	}
+	od_split_fini(&s);
+	return rc;
+}
+
+/* To start, a shadow needs room for the largest steps and all messages that may wait; where it has that, what its work
+ * takes is planned. */
 int odp_memory_shadow(struct odp_memory *out, const struct odp_model *m, struct od_device *d,
 		      enum od_precision precision, const struct odp_texts *texts, uint64_t limit_bytes,
 		      struct od_err *err)
 {
-	struct od_shadow_choice c = { .experts = precision, .dense = precision, .form = OD_FORM_PLAIN };
-	const struct od_forward_opts f = { .config = m->config,
-					   .device = d,
-					   .profile = m->profile,
-					   .max_rows = SHADOW_ROWS,
-					   .max_logits = SHADOW_ROWS };
-	const uint64_t pages = od_state_pages((uint32_t)texts->ctx_tokens) * (uint64_t)texts->parallel;
+	const struct od_shadow_choice c = { .experts = precision,
+					    .dense = precision,
+					    .form = precision == OD_PRECISION_BF16 && m->has_planes ? OD_FORM_PLANES :
+												      OD_FORM_PLAIN };
 	uint64_t model_bytes;
-	struct od_split s;
-	int rc = od_split_init(&s, d, m->config->n_layers, 0, m->config->n_layers, UINT64_MAX, err);
+	int rc = od_shadow_would_need_bytes(m->pack, &c, &model_bytes, err);
 
 	*out = (struct odp_memory){ .limit_bytes = limit_bytes };
-	if (precision == OD_PRECISION_BF16 && m->has_planes)
-		c.form = OD_FORM_PLANES;
 	if (rc == OD_OK)
-		rc = od_shadow_would_need_bytes(m->pack, &c, &model_bytes, err);
-	if (rc == OD_OK) {
-		od_forward_split(&f, &s);
-		od_split_add(&s.each.bytes, od_resident_bytes(&f));
-		od_state_split(m->config, m->profile, &s);
-		od_split_count(&s, d);
-		add(out, "program", SHADOW_BYTES);
-		add(out, "copy of the model", model_bytes);
-		add(out, "rows of a step", split_bytes(&s, 0, 0));
-		add(out, "context", split_bytes(&s, pages, SHADOW_COPIES * texts->parallel) - split_bytes(&s, 0, 0));
-		leave_out_unused(out, texts->parallel);
-	}
-	od_split_fini(&s);
-	return rc;
+		rc = count_shadow(out, m, d, model_bytes, ODS_BASE_BYTES, ODS_MAX_STEP_ROWS, true, texts, err);
+	if (rc != OD_OK || !odp_memory_fits(out))
+		return rc;
+	return count_shadow(out, m, d, model_bytes, SHADOW_BYTES, odm_pass_size_rows(m->config, texts->parallel), false,
+			    texts, err);
 }

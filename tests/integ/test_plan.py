@@ -4,9 +4,10 @@ are started as it says take the memory that it says. Standard library only."""
 import json
 import os
 import shutil
+import subprocess
 
 import tiny_checkpoint as tc
-from cluster_util import CHECKPOINT, TMP, Daemon, pack, run_tests, test, tool, wait_for
+from cluster_util import BIN, CHECKPOINT, SLOW, TMP, Daemon, Skip, hosts_file, pack, run_tests, test, tool, wait_for
 
 HOSTS = """main m memory=1G speed=1 link=1G
 worker a memory=80M read=1G speed=1 link=1G
@@ -159,6 +160,28 @@ def a_worker_as_planned():
         wait_for(lambda: f"{host['slots']} slots of " in d.text(), d.text)
         assert resident_bytes(d) < host["memory"]["need_bytes"]
     finally:
+        d.kill()
+
+
+@test
+def main_and_a_shadow_as_planned():
+    """Texts that fill their contexts take the memory that was planned."""
+    if SLOW:
+        raise Skip("sanitizers take memory of their own")
+    p = plan(pack(), HOSTS)
+    planned = {h["role"]: h["memory"]["need_bytes"] for h in p["hosts"]}
+    w, s = [Daemon("worker") for _ in range(2)], Daemon("shadow", "--precision", p["shadow"]["precision"])
+    prompts = write("prompts.jsonl", "".join(json.dumps({"prompt": f"Once upon {i} time"}) + "\n" for i in range(p["texts"])))
+    m = subprocess.Popen([os.path.join(BIN, "od-main"), "--workers", hosts_file([s, *w], "planned.txt"), "--pack", pack(), *map(str, SMALL), "--threads", "1",
+                          "--prompts", prompts, "--parallel", str(p["texts"]), "--max-tokens", "240", "--ignore-eos"],
+                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(m.pid, 0)
+    m.returncode = os.waitstatus_to_exitcode(status)
+    assert m.returncode == 0
+    found = {"main": used.ru_maxrss * 1024, "shadow": resident_bytes(s)}
+    for role, bytes_ in found.items():
+        assert 0.9 < bytes_ / planned[role] < 1.05, (role, bytes_, planned)
+    for d in (*w, s):
         d.kill()
 
 
