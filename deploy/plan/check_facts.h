@@ -16,6 +16,8 @@ struct odp_rates {
 	double link_rate; /* bytes a second, each way */
 	double latency_ns; /* round trip of a small message, without what the daemon computes */
 	double layer_ns; /* main or the shadow takes it with one row */
+	double head_ns; /* main's, with one row */
+	double own_ns; /* main, a layer: beside its forward pass, workers, and the way to them; a part of fixed_ns */
 	double took_ns; /* to measure all that */
 };
 

@@ -149,6 +149,7 @@ static void fit_steps(struct odp_rates *r, const struct odm_model *model, struct
 	r->speed = f.speed;
 	r->many = f.many;
 	r->layer_ns = p[0].ns / model->config->n_layers;
+	r->head_ns = n_points > 1 && s[0].head_rows == 1 ? p[1].ns : 0;
 }
 
 /* Steps of one text that begins with these rows. */

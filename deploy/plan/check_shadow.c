@@ -205,7 +205,7 @@ static int do_steps(struct shadow_check *s, const struct odm_view *v, struct od_
 /* By PINGs, bare and with as much padding as there may be, in turns. */
 static void measure_link(const struct shadow_check *s, struct odp_checked *c)
 {
-	double bare[PINGS], padded[PINGS], bare_ns, ns;
+	double bare[PINGS], padded[PINGS], bare_ns, padded_ns;
 	size_t n = 0;
 
 	while (n < PINGS && odp_meeting_ping(s->o->meeting, c->facts.member.id, 0, &bare[n]) &&
@@ -214,9 +214,10 @@ static void measure_link(const struct shadow_check *s, struct odp_checked *c)
 	if (n == 0)
 		return;
 	bare_ns = odp_median(bare, n);
-	ns = odp_median(padded, n) - bare_ns;
+	padded_ns = odp_median(padded, n);
 	c->rates.latency_ns = bare_ns;
-	c->rates.link_rate = ns > 0 ? 2.0 * OD_MAX_PADDING / ns * NS : 0;
+	/* A link that is too fast to tell carries at least what it did. */
+	c->rates.link_rate = 2.0 * OD_MAX_PADDING / (padded_ns > bare_ns ? padded_ns - bare_ns : padded_ns) * NS;
 }
 
 /* ---- All ---- */

@@ -289,9 +289,11 @@ static int measure_link(struct worker_check *w, struct od_err *err)
 			return rc;
 		n++;
 	}
-	byte_ns = odp_fit_line(bytes, ns, n).slope;
+	byte_ns = n > 0 ? odp_fit_line(bytes, ns, n).slope : 0;
+	/* A link that is too fast to tell carries at least what it did. */
+	byte_ns = byte_ns > 0 || n == 0 ? byte_ns : ns[n - 1] / bytes[n - 1];
 	r->link_rate = byte_ns > 0 ? OD_NS_PER_S / byte_ns : 0;
-	r->latency_ns = bare_ns - (byte_ns > 0 ? 2 * row_bytes * byte_ns : 0);
+	r->latency_ns = bare_ns - 2 * row_bytes * byte_ns;
 	r->latency_ns = r->latency_ns > LEAST_LATENCY_NS ? r->latency_ns : LEAST_LATENCY_NS;
 	return OD_OK;
 }

@@ -9,8 +9,10 @@
 #include "deploy/plan/check_main.h"
 #include "deploy/plan/check_report.h"
 #include "deploy/plan/check_shadow.h"
+#include "deploy/plan/check_steps.h"
 #include "deploy/plan/check_words.h"
 #include "deploy/plan/check_worker.h"
+#include "deploy/plan/disk_rate.h"
 #include "main-node/cluster/wire_rows.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/node/node_keys.h"
@@ -21,6 +23,7 @@
 
 #define WAIT_NS (5 * OD_NS_PER_S) /* for hosts that do not answer */
 #define MAIN_NS (5 * OD_NS_PER_S)
+#define STEPS_NS (5 * OD_NS_PER_S)
 /* Time to measure all hosts together, and each. */
 #define HOSTS_NS (45 * OD_NS_PER_S)
 #define MOST_NS (6 * OD_NS_PER_S)
@@ -218,11 +221,14 @@ static void measure(struct plan_check *p)
 	struct odp_checked *worker[OD_MAX_HOSTS];
 	size_t n_workers = 0;
 	struct od_err err;
+	double gbps;
 
 	if (odp_check_main(&p->main.rates, p->model, MAIN_NS, &err) == OD_OK)
 		p->main.measured = true;
 	else
 		odp_find(&p->main, ODP_WRONG, "work", "", "main's part could not be measured: %s", err.msg);
+	if (odp_disk_rate(od_pack_dir(p->model->pack), &gbps, &err) == OD_OK && gbps > 0)
+		p->main.rates.read_rate = gbps * 1e9;
 	for (size_t i = 0; i < p->n_hosts; i++)
 		if (p->host[i].asked && p->host[i].facts.member.role == OD_NODE_WORKER) {
 			odp_check_worker(&p->host[i], &wo);
@@ -230,6 +236,33 @@ static void measure(struct plan_check *p)
 		}
 	p->main.rates.link_rate = odp_check_main_link(worker, n_workers, &wo);
 	measure_shadow(p);
+}
+
+/* Main's own time, when the meeting is over: the daemons serve one main at a time. */
+static void measure_steps(struct plan_check *p)
+{
+	struct odp_checked *worker[OD_MAX_HOSTS];
+	struct od_host *host = calloc(p->n_hosts, sizeof(*host));
+	struct odp_steps_check o = { .model = p->model,
+				     .cluster = &p->cluster,
+				     .worker = worker,
+				     .host = host,
+				     .row_bytes = (double)odm_wire_rows_each(p->cluster.config, p->cluster.profile),
+				     .budget_ns = STEPS_NS };
+	struct od_err err = { 0 };
+
+	odp_meeting_close(p->meeting);
+	p->meeting = NULL;
+	for (size_t i = 0; host != NULL && i < p->n_hosts; i++)
+		if (p->host[i].measured && p->host[i].facts.member.role == OD_NODE_WORKER) {
+			worker[o.n] = &p->host[i];
+			host[o.n++] = p->keys.hosts.host[i];
+		}
+	if (o.n > 0 && p->main.measured && odp_check_steps(&p->main.rates, &o, &err) != OD_OK)
+		odp_find(&p->main, ODP_NOTE, "steps", "",
+			 "the time of steps beside the forward pass could not be measured, and is left out: %s",
+			 err.msg);
+	free(host);
 }
 
 /* ---- The hosts file ---- */
@@ -335,6 +368,7 @@ int odp_check(const struct odp_check_opts *o, FILE *out, bool *good, struct od_e
 	if (rc == OD_OK) {
 		ask(p);
 		measure(p);
+		measure_steps(p);
 		writes = o->write && has_words(p);
 		rc = report(p, out, good, err);
 	}

@@ -14,7 +14,7 @@ libodb_SRCS += $(addprefix tests/bench/live/,history_predictor.c popularity_pred
 libodb_SRCS += $(addprefix tests/bench/live/,ablate_plan.c bench_ablate.c bench_cache_record.c \
 	 bench_decode.c bench_load.c bench_parallel.c bench_prompts.c bench_recall.c bench_residency.c bench_routing.c \
 	bench_texts.c child_args.c \
-	decode_common.c disk_rate.c load_run.c load_source.c parallel_texts.c recall_board.c recall_config.c \
+	decode_common.c load_run.c load_source.c parallel_texts.c recall_board.c recall_config.c \
 	recall_live.c recall_models.c recall_progress.c recall_record.c recall_rival.c recall_run.c recall_shadow.c recall_stats.c \
 	recall_sweep.c route_policy.c route_record.c routing_service.c)
 

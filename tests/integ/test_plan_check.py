@@ -118,8 +118,10 @@ def what_is_measured_is_what_was_asked():
         d.kill()
     assert re.search(r"^shadow 127.0.0.1:\d+ memory=\S+ speed=\S+ many=\S+ link=\S+ latency=\S+ fixed=\S+ # s$", text, re.M), text
     assert re.search(rf"^worker 127.0.0.1:{w.port} memory=\S+ read=\S+ speed=\S+ many=\S+ link=\S+ latency=\S+ fixed=\S+\t# w$", text, re.M), text
-    assert re.search(r"^main \S+ memory=\S+ speed=\S+ many=\S+ link=\S+ fixed=\S+$", text, re.M), text
+    assert re.search(r"^main \S+ memory=\S+ (?:read=\S+ )?speed=\S+ many=\S+ link=\S+ fixed=\S+$", text, re.M), text
     assert main["speed"] > 0 and worker["memory"] > 0, text
+    # A layer of main took more than its products: RUNs were dealt, sent and waited for.
+    assert main["fixed"] > 0.001, text
     run = worker["fixed"] / 1000 + EXPERT_WEIGHTS / (worker["speed"] * UNIT)
     load = stored / worker["read"]
     h, head = CONFIG["hidden_size"], CONFIG["head_dim"]

@@ -1,6 +1,7 @@
 /* Fits to measured times: against numpy (fit_table.py), and where a known machine made the points. */
 #include "deploy/plan/check_fit.h"
 #include "deploy/plan/check_shadow.h"
+#include "deploy/plan/check_steps.h"
 #include "deploy/plan/check_words.h"
 
 #include <math.h>
@@ -166,9 +167,58 @@ static void words(void **state)
 	expect_near(odp_byte_share("", 0.9), 1, 1e-12);
 }
 
+/* A layer of main takes 100 without workers. Answers take 20 + 30 + 200, and 50 + 150, from RUN to RESULT: so of
+ * 400 for a layer 50 are main's own. A layer that a dense one follows tells nothing. */
+static void own_times(void **state)
+{
+	enum { N = 4 };
+	const struct od_config config = { .n_layers = 5, .n_moe = N, .layer_of = { 0, 1, 3, 4 } };
+	const double way_ns[] = { 20, 50 };
+	const struct odp_known_times k = {
+		.config = &config, .layer_ns = 100, .head_ns = 70, .way_ns = way_ns, .row_ns = 5, .n_members = 2
+	};
+	struct odm_timeline_span span[N];
+	struct odm_timeline_answer answer[2 * N];
+	struct odm_timeline_step r = {
+		.begin_ns = 990, .span = span, .answer = answer, .n_spans = N, .n_answers = 2 * N
+	};
+	struct odp_own_times t = { .n_layers = 0 };
+
+	(void)state;
+	for (uint32_t m = 0; m < N; m++) {
+		span[m] = (struct odm_timeline_span){ .what = ODM_SPAN_ATTENTION, .m = m, .begin_ns = 1000 + 400 * m };
+		answer[2 * m] = (struct odm_timeline_answer){ .m = m, .wait_ns = 30, .compute_ns = 200, .experts = 1 };
+		answer[2 * m + 1] = (struct odm_timeline_answer){
+			.member = 1, .m = m, .compute_ns = 150, .experts = 1, .ready = 1
+		};
+	}
+	answer[4].experts = 2; /* one after the other, of which the last one took 130 */
+	answer[4].ready = 1;
+	answer[4].compute_ns = 260;
+	answer[4].wait_ns = 95;
+	odp_add_own_times(&t, &k, &r, 2750);
+	assert_int_equal(t.n_layers, 2);
+	expect_near(t.layer_ns[0], 50, 0);
+	expect_near(t.layer_ns[1], 50, 0);
+	/* The step takes 550 from its last layer on, and 10 before its first. 350 of these are known of that layer, 100
+	 * of the dense layer and 70 of the head. */
+	assert_int_equal(t.n_steps, 1);
+	expect_near(t.step_ns[0], 40, 0);
+	answer[4].ready = 2; /* together */
+	answer[4].wait_ns = 10;
+	answer[7].member = 2; /* nobody */
+	odp_add_own_times(&t, &k, &r, 2750);
+	assert_int_equal(t.n_layers, 4);
+	expect_near(t.layer_ns[3], 5, 0);
+	answer[6].member = 2;
+	odp_add_own_times(&t, &k, &r, 2750);
+	assert_int_equal(t.n_steps, 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(own_times),
 		cmocka_unit_test(medians),
 		cmocka_unit_test(lines_as_numpy),
 		cmocka_unit_test(rooflines_as_numpy),

@@ -11,10 +11,10 @@
 #include "common/pack/pack.h"
 #include "common/residency/read_mode.h"
 #include "common/residency/residency.h"
+#include "deploy/plan/disk_rate.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_list.h"
 #include "tests/bench/live/decode_common.h"
-#include "tests/bench/live/disk_rate.h"
 #include "tests/bench/report/bench_stats.h"
 #include "tests/bench/sim/cache_rule.h"
 
@@ -388,7 +388,7 @@ static int measure_all(struct residency_bench *b, struct od_err *err)
 	for (size_t run = 0; rc == OD_OK && run < b->opt.runs; run++) {
 		rc = measure_resident(b, run, err);
 		if (rc == OD_OK)
-			rc = disk_rate_measure(b->pack, &b->disk_gbps[run], err);
+			rc = odp_disk_rate(b->pack, &b->disk_gbps[run], err);
 		for (size_t k = 0; rc == OD_OK && k < b->n_budgets; k++) {
 			if (progress)
 				fprintf(stderr, "\rround %zu of %llu, %3llu%%", run + 1,

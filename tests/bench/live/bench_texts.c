@@ -14,10 +14,10 @@
 #include "common/base/clock.h"
 #include "common/pack/pack.h"
 #include "common/residency/residency.h"
+#include "deploy/plan/disk_rate.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_list.h"
 #include "tests/bench/live/decode_common.h"
-#include "tests/bench/live/disk_rate.h"
 #include "tests/bench/report/bench_stats.h"
 
 #include <errno.h>
@@ -497,7 +497,7 @@ static int measure_all(struct texts_bench *b, struct od_err *err)
 	int rc = learn_sizes(b, err);
 
 	for (size_t run = 0; rc == OD_OK && run < b->opt.runs; run++) {
-		rc = disk_rate_measure(b->pack, &b->disk_gbps[run], err);
+		rc = odp_disk_rate(b->pack, &b->disk_gbps[run], err);
 		for (size_t i = 0; rc == OD_OK && i < b->n_budgets * b->n_numbers * b->n_splits; i++) {
 			const size_t budget = i / b->n_splits / b->n_numbers, number = i / b->n_splits % b->n_numbers,
 				     split = i % b->n_splits;

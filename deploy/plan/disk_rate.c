@@ -1,4 +1,4 @@
-#include "tests/bench/live/disk_rate.h"
+#include "deploy/plan/disk_rate.h"
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -8,7 +8,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,12 +39,13 @@ static void *read_disk(void *arg)
 	return NULL;
 }
 
-int disk_rate_measure(const char *pack, double *gbps, struct od_err *err)
+int odp_disk_rate(const char *pack, double *gbps, struct od_err *err)
 {
 	struct disk_reader reader[OD_DEFAULT_READERS] = { 0 };
 	char path[4096];
 	struct stat st;
 	uint64_t begin_ns, bytes = 0;
+	unsigned n = 0;
 	int fd;
 
 	*gbps = NAN;
@@ -58,18 +58,19 @@ int disk_rate_measure(const char *pack, double *gbps, struct od_err *err)
 		return od_fail(err, OD_ERR_IO, "cannot read %s", path);
 	}
 	begin_ns = od_now_ns();
-	for (unsigned i = 0; i < OD_DEFAULT_READERS; i++) {
+	for (; n < OD_DEFAULT_READERS; n++) {
 		const uint64_t part = (uint64_t)st.st_size / OD_DEFAULT_READERS / READ_BYTES * READ_BYTES;
 
-		reader[i] = (struct disk_reader){ .fd = fd, .first = i * part, .end = (i + 1) * part };
-		if (pthread_create(&reader[i].thread, NULL, read_disk, &reader[i]) != 0)
-			abort();
+		reader[n] = (struct disk_reader){ .fd = fd, .first = n * part, .end = (n + 1) * part };
+		if (pthread_create(&reader[n].thread, NULL, read_disk, &reader[n]) != 0)
+			break;
 	}
-	for (unsigned i = 0; i < OD_DEFAULT_READERS; i++) {
+	for (unsigned i = 0; i < n; i++) {
 		pthread_join(reader[i].thread, NULL);
 		bytes += reader[i].bytes;
 	}
-	*gbps = (double)bytes / (double)(od_now_ns() - begin_ns);
+	if (bytes > 0)
+		*gbps = (double)bytes / (double)(od_now_ns() - begin_ns);
 	close(fd);
-	return OD_OK;
+	return n > 0 ? OD_OK : od_fail(err, OD_ERR_NOMEM, "cannot start a thread that reads");
 }
