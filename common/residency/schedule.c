@@ -1287,7 +1287,7 @@ static int make_tables(struct od_schedule *s, struct od_err *err)
 	s->slot = calloc(s->n_table, sizeof(*s->slot));
 	s->marks = od_step_marks_new(o->n_moe);
 	s->expert = od_alloc_array((size_t)o->n_moe * o->n_experts, sizeof(*s->expert));
-	s->pool = od_alloc_array(OD_MAX_ENTRIES, sizeof(*s->pool));
+	s->pool = od_map_sparse(OD_MAX_ENTRIES * sizeof(*s->pool));
 	if (s->slot == NULL || s->marks == NULL || s->expert == NULL || s->pool == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "schedule of %u layers of %u experts", o->n_moe, o->n_experts);
 	for (unsigned i = 0; i < s->n_table; i++)
@@ -1355,7 +1355,7 @@ void od_schedule_free(struct od_schedule *s)
 	free(s->slot);
 	od_step_marks_free(s->marks);
 	od_free(s->expert);
-	od_free(s->pool);
+	od_unmap(s->pool, OD_MAX_ENTRIES * sizeof(*s->pool));
 	pthread_cond_destroy(&s->to_read);
 	pthread_cond_destroy(&s->to_finish);
 	pthread_cond_destroy(&s->cancelled);

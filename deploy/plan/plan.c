@@ -6,6 +6,7 @@
 #include "common/pack/share.h"
 #include "common/pack/shadow/shadow_load.h"
 #include "deploy/plan/plan_local.h"
+#include "deploy/plan/synthetic_routes.h"
 #include "main-node/engine/engine.h"
 
 #include <math.h>
@@ -38,6 +39,7 @@ struct planning {
 	const struct od_host **of; /* [n]: the hosts file's, by the plan's */
 	struct odp_machine *worker; /* [n_workers, at least 1]: speed.cluster's */
 	struct odp_sim_block *block; /* [n_layers]: speed.model's, with what main reads in steps */
+	struct odp_synthetic *routes;
 	struct odp_streamed streamed; /* main's dense weights, if step_bytes is not 0 */
 	bool slots_alone; /* workers keep no experts: all their memory is slots */
 };
@@ -507,7 +509,8 @@ static void fill_speed(struct planning *g)
 	memcpy(g->block, g->model->block, g->model->config->n_layers * sizeof(*g->block));
 	for (uint32_t i = 0; p->streamed_bytes > 0 && i < g->model->config->n_layers; i++)
 		g->block[i].stream_bytes = g->streamed.layer_bytes[i];
-	g->speed = (struct odp_speed_input){ .model = odp_model_for_sim(g->model, workers_form(p), p->shadow),
+	g->speed = (struct odp_speed_input){ .like = g->routes,
+					     .model = odp_model_for_sim(g->model, workers_form(p), p->shadow),
 					     .cluster.worker = g->worker,
 					     .prefill_rows = p->texts.prefill_rows,
 					     .alone = p->alone,
@@ -742,6 +745,13 @@ static int make_figures(struct planning *g, struct od_err *err)
 
 /* ---- the whole ---- */
 
+static int make_routes(struct planning *g, struct od_err *err)
+{
+	const struct odp_sim_model m = odp_model_for_sim(g->model, OD_FORM_PLAIN, 0);
+
+	return odp_speed_routes(&g->routes, &m, err);
+}
+
 static int open_planning(struct planning *g, struct od_err *err)
 {
 	struct odp_plan *p = g->plan;
@@ -764,7 +774,8 @@ static int open_planning(struct planning *g, struct od_err *err)
 	if (p->host == NULL || g->of == NULL || g->worker == NULL || g->block == NULL ||
 	    g->streamed.layer_bytes == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%zu hosts", n);
-	return g->o->hosts != NULL ? take_hosts(g, err) : take_this_machine(g, err);
+	rc = g->o->hosts != NULL ? take_hosts(g, err) : take_this_machine(g, err);
+	return rc == OD_OK ? make_routes(g, err) : rc;
 }
 
 int odp_plan_make(struct odp_plan *p, const struct odp_model *m, const struct odp_plan_opts *o, struct od_err *err)
@@ -787,6 +798,7 @@ int odp_plan_make(struct odp_plan *p, const struct odp_model *m, const struct od
 			rc = make_figures(&g, err);
 	}
 	od_device_free(g.device);
+	odp_synthetic_free(g.routes);
 	free(g.of);
 	free(g.worker);
 	free(g.block);

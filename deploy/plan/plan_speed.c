@@ -128,6 +128,22 @@ static int warm_and_count(struct odp_sim *sim, struct odp_figure *f, const struc
 	return rc;
 }
 
+static int make_routes(struct odp_synthetic **out, const struct odp_sim_model *m, const struct odp_synthetic *like,
+		       struct od_err *err)
+{
+	struct odp_synthetic_opts o = {
+		.n_moe = m->n_moe, .n_experts = m->n_experts, .top_k = m->top_k, .seed = SEED, .like = like
+	};
+
+	odp_synthetic_defaults(&o);
+	return odp_synthetic_new(out, &o, err);
+}
+
+int odp_speed_routes(struct odp_synthetic **out, const struct odp_sim_model *m, struct od_err *err)
+{
+	return make_routes(out, m, NULL, err);
+}
+
 int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_err *err)
 {
 	struct odm_main_opts defaults;
@@ -139,9 +155,6 @@ int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_
 				     .next_gate = in->next_gate || in->cluster.has_shadow,
 				     .drafts = f->drafts ? ODP_DRAFTS_ON : ODP_DRAFTS_OFF,
 				     .trace_path = in->trace_path };
-	struct odp_synthetic_opts so = {
-		.n_moe = in->model.n_moe, .n_experts = in->model.n_experts, .top_k = in->model.top_k, .seed = SEED
-	};
 	struct odp_busy *worker = calloc(in->cluster.n_workers, sizeof(*worker));
 	struct odp_synthetic *routes = NULL;
 	struct odp_sim *sim = NULL;
@@ -149,9 +162,8 @@ int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_
 
 	odm_main_opts_defaults(&defaults);
 	opts.hedge = defaults.cluster.hedge_percent / 100;
-	odp_synthetic_defaults(&so);
 	if (rc == OD_OK)
-		rc = odp_synthetic_new(&routes, &so, err);
+		rc = make_routes(&routes, &in->model, in->like, err);
 	if (rc == OD_OK)
 		rc = odp_sim_new(&sim, &in->cluster, &in->model, &opts, err);
 	if (rc == OD_OK)

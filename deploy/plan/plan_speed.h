@@ -29,7 +29,10 @@ struct odp_figure {
 	size_t n_lifts;
 };
 
+struct odp_synthetic;
+
 struct odp_speed_input {
+	const struct odp_synthetic *like; /* odp_speed_routes' for this model; NULL: each run makes its own */
 	struct odp_cluster cluster;
 	struct odp_sim_model model;
 	uint32_t prefill_rows;
@@ -39,6 +42,8 @@ struct odp_speed_input {
 	const char *trace_path; /* odp_speed writes a Chrome trace there; NULL: it does not */
 };
 
+/* The routes that all runs of a model have; for odp_synthetic_free. */
+OD_MUST_CHECK int odp_speed_routes(struct odp_synthetic **out, const struct odp_sim_model *m, struct od_err *err);
 /* f has kind, texts, prompt_tokens and drafts; the rest but limit and lifts is filled in. */
 OD_MUST_CHECK int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_err *err);
 /* Sets limit and lifts, too. */

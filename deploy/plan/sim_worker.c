@@ -34,6 +34,8 @@ static int open_worker(struct odp_sim *s, uint32_t i, struct od_err *err)
 {
 	const struct odp_machine *machine = &s->machine[i];
 	const struct od_share share = { s->cluster.n_workers, i, s->groups.n_groups };
+	const uint64_t all = (uint64_t)s->model.n_moe * s->model.n_experts,
+		       fit = machine->cache_bytes / s->model.slot_bytes;
 	struct sim_worker *w = &s->worker[i];
 	int rc = machine->cache_bytes > 0 ? open_cache(s, i, err) : OD_OK;
 	const struct od_schedule_opts o = {
@@ -43,7 +45,7 @@ static int open_worker(struct odp_sim *s, uint32_t i, struct od_err *err)
 		.n_stages = 1,
 		.n_slots = machine->slots,
 		.cache = w->cache,
-		.max_pinned = w->cache != NULL ? (uint32_t)(machine->cache_bytes / s->model.slot_bytes) : 0,
+		.max_pinned = w->cache != NULL ? (uint32_t)(fit < all ? fit : all) : 0,
 		.now_ns = odp_clock_ns,
 	};
 

@@ -320,9 +320,15 @@ int odp_synthetic_new(struct odp_synthetic **out, const struct odp_synthetic_opt
 		return od_fail(err, OD_ERR_NOMEM, "synthetic routes");
 	}
 	add_noise(s->popularity, (size_t)o->n_moe * o->n_experts, (float)o->skew, draw(s, FOR_POPULARITY, 0, 0, 0));
-	s->noise = noise_for(s, o->recall);
-	s->gate_noise = noise_for(s, o->gate_recall);
-	find_right(s);
+	if (o->like != NULL) {
+		s->noise = o->like->noise;
+		s->gate_noise = o->like->gate_noise;
+		s->right = o->like->right;
+	} else {
+		s->noise = noise_for(s, o->recall);
+		s->gate_noise = noise_for(s, o->gate_recall);
+		find_right(s);
+	}
 	*out = s;
 	return OD_OK;
 }

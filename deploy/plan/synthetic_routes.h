@@ -18,6 +18,9 @@ struct odp_synthetic_opts {
 	double recall; /* share of the used experts that the shadow predicts, 0 to 1 */
 	double gate_recall; /* share that next-gate predicts of layers that it predicts at all */
 	double draft_right; /* probability that a token the shadow assumes is main's */
+	/* One with the same options, whose noise is taken, because it takes long to find; NULL: none. Borrowed by
+	 * odp_synthetic_new. */
+	const struct odp_synthetic *like;
 };
 
 /* Fills in what was measured on talebook-fine (10 layers, 4 of 32 experts): skew and locality, with which as many of a
