@@ -11,6 +11,9 @@
 #define WARM_TOKENS 64 /* All texts together have so many before those that count: caches fill, main learns. */
 #define COUNTED_TOKENS 96 /* all texts' together */
 #define LEAST_TOKENS 8 /* a text's, of either */
+/* Workers times layers: with more of them fewer tokens are simulated, so that a plan takes seconds. */
+#define LARGE 4000.0
+#define LEAST_OF_LARGE 2 /* tokens of a text then */
 #define WORTH 1.03 /* A lift below it says nothing. */
 
 /* ---- one run ---- */
@@ -99,9 +102,14 @@ static void take(struct odp_figure *f, const struct odp_sim_figures *s, const st
 	}
 }
 
-static uint32_t part_of(uint32_t tokens, uint32_t texts)
+static uint32_t part_of(uint32_t tokens, uint32_t texts, const struct odp_speed_input *in)
 {
-	return tokens / texts > LEAST_TOKENS ? tokens / texts : LEAST_TOKENS;
+	const double size = (double)in->cluster.n_workers * in->model.n_moe;
+	const uint32_t least = size > LARGE ? LEAST_OF_LARGE : LEAST_TOKENS;
+
+	if (size > LARGE)
+		tokens = (uint32_t)(tokens * LARGE / size);
+	return tokens / texts > least ? tokens / texts : least;
 }
 
 static int warm_and_count(struct odp_sim *sim, struct odp_figure *f, const struct odp_speed_input *in,
@@ -110,8 +118,10 @@ static int warm_and_count(struct odp_sim *sim, struct odp_figure *f, const struc
 	struct later_texts counted = { routes, f->texts };
 	const struct odp_routes rest = later(&counted);
 	struct odp_sim_figures ignored = { 0 }, s = { .worker = worker };
-	struct odp_work warm = { .n_texts = f->texts, .tokens = part_of(WARM_TOKENS, f->texts), .routes = &routes },
-			work = { .n_texts = f->texts, .tokens = part_of(COUNTED_TOKENS, f->texts), .routes = &rest };
+	struct odp_work warm = { .n_texts = f->texts, .tokens = part_of(WARM_TOKENS, f->texts, in), .routes = &routes },
+			work = { .n_texts = f->texts,
+				 .tokens = part_of(COUNTED_TOKENS, f->texts, in),
+				 .routes = &rest };
 	int rc = odp_sim_run(sim, &warm, &ignored, err);
 
 	if (f->kind == ODP_FIRST_TOKEN) {
