@@ -4,6 +4,7 @@
 #include "common/base/file.h"
 
 #include <arpa/inet.h>
+#include <float.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -218,7 +219,7 @@ static int parse_value(double *out, const char *text, enum word_unit unit, struc
 	if (unit == UNIT_BITS)
 		return parse_bits(text, out, err);
 	if (unit == UNIT_NUMBER)
-		return od_parse_real(text, 0, 1e15, out, err);
+		return od_parse_real(text, -DBL_MAX, DBL_MAX, out, err);
 	rc = od_parse_size(text, &bytes, err);
 	*out = (double)bytes;
 	return rc;

@@ -152,6 +152,8 @@ static void test_what_it_may_not_say(void **state)
 		{ "box1 read=3.5\n", "read=: expected a size such as 900MiB or 1.5G, found \"3.5\"" },
 		{ "box1 speed=0\n", "speed=: expected 1e-06 to 1000000, found 0" },
 		{ "box1 speed=nan\n", "speed=: expected a number" },
+		{ "box1 speed=1e308\n", "speed=: expected 1e-06 to 1000000, found 1e308" },
+		{ "box1 latency=-2\n", "latency=: expected 0.0001 to 100000, found -2" },
 		{ "box1 many=-1\n", "many=: " },
 		{ "box1 link=100\n", "link=: expected 1K to 10000G, found 100" },
 		{ "box1 link=G\n", "link=: expected bits a second such as 1G, found \"G\"" },
