@@ -43,17 +43,16 @@ static void make_groups(struct odp_sim *s)
 
 	s->groups = odm_groups_make(s->n_few, s->cluster.group_size, s->model.top_k, s->model.n_moe);
 	s->groups.n_many = s->n_many;
-	if (s->uneven) {
-		s->groups.n_groups = 1;
-		s->groups.times = s->times;
-	}
+	s->groups.n_experts = s->model.n_experts;
+	s->groups.times = s->times;
 	for (uint32_t w = 0; w < n; w++) {
 		s->slots[w] = s->machine[w].slots;
 		s->groups.homes = s->groups.homes || s->machine[w].cache_bytes > 0;
 	}
-	s->groups.still = s->groups.homes;
-	if (s->groups.homes)
+	if (s->groups.homes) {
+		s->groups.n_groups = 1;
 		s->groups.cost = cost_of;
+	}
 	s->groups.cost_arg = s;
 }
 

@@ -235,7 +235,6 @@ struct odp_sim {
 	struct odp_machine *machine; /* [n_workers]: the same in the order of main's view */
 	uint32_t *place; /* [n_workers]: of each in the caller's order */
 	uint32_t n_few, n_many; /* the first ones that get experts of decode steps, and of prompts */
-	bool uneven; /* they are not alike, and dealt to by times */
 	struct odm_deal_times *times; /* [n_workers] */
 	struct odp_sim_model model;
 	struct odp_sim_block *block; /* [n_layers]: copies */

@@ -1,5 +1,5 @@
-/* Main's knowledge of workers after a while: what they take for their work, whether they are alike, and whose links
- * make layers end later. Live it is measured (members_times.c, link_cost.c); here it is exact. */
+/* Main's knowledge of workers after a while: what they take for their work, and whose links make layers end later.
+ * Live it is measured (members_times.c, link_cost.c); here it is exact. */
 #include "deploy/plan/sim_internal.h"
 
 #include "common/base/clock.h"
@@ -10,10 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define UNLIKE 1.2 /* members_times.c has the same three numbers */
-#define SLACK_NS (0.3 * OD_NS_PER_MS)
-#define OTHER_CACHE 0.75
-#define SLACK_ROWS 16
 #define HEADER_BYTES 200.0
 #define DECISIONS 8 /* a link is used, or not, after so many in a row */
 #define LATER_NS (3600 * OD_NS_PER_S) /* a session has lasted so long */
@@ -49,24 +45,6 @@ static struct odm_expert_times best_times(const struct odp_sim *s)
 		best.row = fmin(best.row, t.row);
 	}
 	return best;
-}
-
-static bool are_unlike(const struct odp_sim *s)
-{
-	const struct odm_expert_times best = best_times(s);
-	double most_cached = 0;
-
-	for (uint32_t i = 0; i < s->cluster.n_workers; i++)
-		most_cached = fmax(most_cached, cached_experts(s, &s->machine[i]));
-	for (uint32_t i = 0; i < s->cluster.n_workers; i++) {
-		const struct odm_expert_times t = times_of(s, &s->machine[i]);
-
-		if (t.load > UNLIKE * best.load + SLACK_NS || t.run > UNLIKE * best.run + SLACK_NS ||
-		    t.row > UNLIKE * best.row + SLACK_NS / SLACK_ROWS ||
-		    cached_experts(s, &s->machine[i]) < OTHER_CACHE * most_cached)
-			return true;
-	}
-	return false;
 }
 
 /* ---- Links ---- */
@@ -136,6 +114,10 @@ static void fill_times(struct odp_sim *s, struct odm_home_share *home)
 {
 	const uint32_t n = s->cluster.n_workers;
 	const double experts = (double)s->model.n_moe * s->model.n_experts;
+	double from = 0, best_byte = INFINITY;
+
+	for (uint32_t i = 0; i < n; i++)
+		best_byte = fmin(best_byte, byte_ns(s, &s->machine[i]));
 
 	for (uint32_t i = 0; i < n; i++)
 		home[i] = (struct odm_home_share){ .times = times_of(s, &s->machine[i]),
@@ -147,9 +129,11 @@ static void fill_times(struct odp_sim *s, struct odm_home_share *home)
 		s->times[i] = (struct odm_deal_times){ .id = i,
 						       .expert = home[i].times,
 						       .link = s->machine[i].latency_ns + 2 * HEADER_BYTES * byte,
-						       .row_link = 2 * byte * s->model.row_bytes,
+						       .row_link = 2 * (byte - best_byte) * s->model.row_bytes,
 						       .home = home[i].share,
+						       .homes_from = from,
 						       .slots = s->machine[i].slots };
+		from += home[i].share;
 	}
 }
 
@@ -166,9 +150,6 @@ int odp_measure(struct odp_sim *s, struct od_err *err)
 	} else {
 		choose_links(s, cost, of, scratch);
 		sort_workers(s, cost);
-		s->uneven = n > 1 && are_unlike(s);
-		for (uint32_t i = 0; i < n; i++)
-			s->uneven = s->uneven || (n > 1 && cost[i].unlike);
 		fill_times(s, home);
 	}
 	free(cost);

@@ -57,7 +57,7 @@ struct odm_cluster {
 	struct odm_want_target target;
 	uint32_t *named; /* [n_experts]: a WANT's experts */
 	uint32_t *slots; /* [OD_MAX_HOSTS]: of the view's workers */
-	struct odm_deal_times *times; /* [OD_MAX_HOSTS]: of the view's workers, when they are not alike */
+	struct odm_deal_times *times; /* [OD_MAX_HOSTS]: of the view's workers */
 	uint32_t *index; /* [OD_MAX_HOSTS]: in the view, by member's id */
 	bool wants; /* they may have changed since this wake-up began */
 	/* Requests of the engine thread. */
@@ -109,9 +109,10 @@ struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct o
 	struct odm_groups g = odm_groups_make(view->n_few, c->o.group_size, c->o.config->top_k, c->o.config->n_moe);
 
 	g.n_many = view->n_many;
+	g.n_experts = c->o.config->n_experts;
 	g.homes = odm_view_has_cache(view);
-	g.still = g.homes || odm_view_has_spool(view);
-	if (view->uneven && g.n_groups > 0)
+	g.still = odm_view_has_spool(view);
+	if (g.homes && g.n_groups > 0)
 		g.n_groups = 1;
 	return g;
 }
@@ -143,7 +144,7 @@ static void refresh_view(struct odm_cluster *c)
 	if (odm_view_has_costs(&c->view))
 		c->groups.cost = cost_of;
 	c->groups.cost_arg = c;
-	c->groups.times = c->view.uneven ? c->times : NULL;
+	c->groups.times = c->times;
 	memset(c->index, 0xff, OD_MAX_HOSTS * sizeof(*c->index)); /* ODM_NOBODY */
 	for (uint32_t i = 0; i < c->view.n_workers; i++) {
 		c->slots[i] = c->view.worker[i].slots;
@@ -212,10 +213,8 @@ static void send_wants(struct odm_cluster *c)
 
 		if (c->view.n_workers == 0)
 			continue;
-		if (c->groups.times != NULL)
-			take_reached(c);
-		if (c->groups.times != NULL)
-			odm_members_times(c->members, c->view.worker, c->view.n_workers, c->times);
+		take_reached(c);
+		odm_members_times(c->members, c->view.worker, c->view.n_workers, c->times);
 		find_workers(c, w->worker, w->n);
 		find_workers(c, w->worker_before, w->n_before);
 		odm_want_target_choose(&c->target, &c->groups, c->slots, od_now_ns());

@@ -52,14 +52,13 @@ static void make_groups(struct odm_links *l)
 	if (odm_view_has_costs(&l->view))
 		l->groups.cost = cost_of;
 	l->groups.cost_arg = l;
-	l->groups.times = l->view.uneven ? l->times : NULL;
+	l->groups.times = l->times;
 	odm_links_time(l);
 }
 
 void odm_links_time(struct odm_links *l)
 {
-	if (l->groups.times != NULL)
-		odm_members_times(odm_cluster_members(l->cluster), l->view.worker, l->view.n_workers, l->times);
+	odm_members_times(odm_cluster_members(l->cluster), l->view.worker, l->view.n_workers, l->times);
 }
 
 static bool is_of(const struct odm_link *k, const struct odm_member *m)
@@ -224,7 +223,6 @@ static void take_view(struct odm_links *l)
 			l->view.worker[n++] = *m;
 	}
 	l->view.n_workers = n;
-	l->view.uneven = l->now.uneven;
 	odm_view_count(&l->view);
 	l->stale = false;
 	l->view.epoch = l->now.epoch;

@@ -14,7 +14,7 @@ struct odm_links {
 	struct odm_cluster *cluster; /* borrowed */
 	struct odm_view view;
 	struct odm_groups groups;
-	struct odm_deal_times *times; /* [OD_MAX_HOSTS]: of the view's workers, when they are not alike */
+	struct odm_deal_times *times; /* [OD_MAX_HOSTS]: of the view's workers */
 	bool stale; /* odm_links_avoid_late has changed the view: it is taken again for the next step */
 	struct odm_link *link; /* [OD_MAX_HOSTS], by index in the view */
 	struct odm_view now; /* all present members, attached or not */

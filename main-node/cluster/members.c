@@ -185,10 +185,9 @@ void odm_member_send_place(struct member *m)
 		place.n_workers += ms->listed[i]->host.role == OD_NODE_WORKER;
 		spool = spool || ms->listed[i]->pub.spool;
 	}
-	/* Experts on disks belong to groups, whoever is how quick. */
-	place.n_groups = ms->uneven && !spool ? 1 :
-						od_share_groups(place.n_workers, ms->o.cluster->group_size,
-								ms->o.cluster->config->top_k);
+	/* Experts on disks belong to groups; caches have one group of all. */
+	place.n_groups =
+		spool ? od_share_groups(place.n_workers, ms->o.cluster->group_size, ms->o.cluster->config->top_k) : 1;
 	h.session = m->session;
 	h.epoch = ms->epoch;
 	h.body_case = OD__HEADER__BODY_PLACE;

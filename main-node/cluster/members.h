@@ -54,7 +54,6 @@ struct odm_member_stats {
 struct odm_view {
 	uint64_t epoch;
 	uint32_t n_workers;
-	bool uneven; /* workers are not alike: experts are dealt by odm_members_times */
 	uint32_t n_few, n_many; /* the first ones of them, which get experts of decode steps; of prompts */
 	struct odm_member *worker; /* [max members], the caller's */
 	/* The shadow: one that holds all layers, or the first of several which hold them together. */

@@ -72,7 +72,7 @@ struct member {
 	struct odm_link_cost cost; /* a worker's, as the following ones */
 	struct odm_worker_times times;
 	uint32_t cache_experts; /* capacity of its cache, as far as known */
-	double home; /* share of experts whose home it is */
+	double home, homes_from; /* share of experts whose home it is, and shares before it */
 	uint8_t *holds; /* a bit for each expert, as in PONG; set for a worker with a spool */
 	uint8_t *cached; /* a byte per expert, as in PONG; set for a worker with a cache */
 	uint32_t damaged
@@ -111,7 +111,7 @@ struct odm_members {
 	struct odm_link_excess *excess; /* [OD_MAX_HOSTS]: scratch of odm_members_weigh */
 	/* Under the lock: workers and their work. */
 	double expert_weights, load_bytes; /* an expert's; the second is measured */
-	bool uneven; /* workers are not alike */
+	bool uneven; /* workers are not alike: each has its own times */
 	unsigned alike_checks; /* in a row that found them alike */
 	struct odm_home_share *home; /* [OD_MAX_HOSTS]: scratch */
 	uint32_t n, n_listed;
@@ -183,8 +183,8 @@ void odm_members_weigh(struct odm_members *ms); /* decides again who is used */
 
 /* ---- members_times.c: what workers take for their work (worker_times.h) ---- */
 
-/* Under the lock: decides whether workers are alike, and whose home experts are. True: the first has changed. */
-bool odm_members_compare(struct odm_members *ms);
+/* Under the lock: decides whether workers are alike, and whose home experts are. */
+void odm_members_compare(struct odm_members *ms);
 void odm_members_tell_times(struct odm_members *ms); /* loop thread */
 
 /* ---- members_shadow.c ---- */

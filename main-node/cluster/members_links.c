@@ -178,20 +178,17 @@ static void choose(struct odm_members *ms)
 void odm_members_weigh(struct odm_members *ms)
 {
 	struct odm_link_cost after;
-	bool changed, compared;
+	bool changed = false;
 
 	pthread_mutex_lock(&ms->lock);
 	choose(ms);
-	compared = odm_members_compare(ms);
-	changed = compared;
+	odm_members_compare(ms);
 	for (uint32_t i = 0; i < ms->n_listed; i++)
 		changed |= copy_decision(ms->listed[i]);
 	ms->epoch += changed;
 	pthread_mutex_unlock(&ms->lock);
 	if (changed)
 		tell_changed(ms);
-	for (uint32_t i = 0; i < ms->n_listed && compared; i++)
-		odm_member_send_place(ms->listed[i]);
 	odm_members_tell_times(ms);
 	for (uint32_t i = 0; i < ms->n_listed; i++) {
 		struct member *m = ms->listed[i];

@@ -56,7 +56,6 @@ void odm_members_view(struct odm_members *ms, struct odm_view *v)
 {
 	pthread_mutex_lock(&ms->lock);
 	v->epoch = ms->epoch;
-	v->uneven = ms->uneven;
 	v->n_workers = 0;
 	for (uint32_t order = 0; order < 3; order++)
 		add_workers(ms, order, v);

@@ -25,7 +25,7 @@
 
 /* The quickest worker's, by kind. */
 struct best_times {
-	double ns[ODM_N_TIMES], spread[ODM_N_TIMES];
+	double ns[ODM_N_TIMES], spread[ODM_N_TIMES], latency, byte;
 	uint32_t n_workers, most_cached;
 };
 
@@ -43,6 +43,10 @@ static struct best_times find_best(const struct odm_members *ms)
 
 		if (!counts(m))
 			continue;
+		best.latency = best.n_workers == 0 ? odm_link_cost_latency(&m->cost) :
+						     fmin(best.latency, odm_link_cost_latency(&m->cost));
+		best.byte = best.n_workers == 0 ? odm_link_cost_byte(&m->cost) :
+						  fmin(best.byte, odm_link_cost_byte(&m->cost));
 		best.n_workers++;
 		best.most_cached = m->cache_experts > best.most_cached ? m->cache_experts : best.most_cached;
 		for (int kind = 0; kind < ODM_N_TIMES; kind++) {
@@ -58,11 +62,12 @@ static struct best_times find_best(const struct odm_members *ms)
 	return best;
 }
 
-/* units: the expert has so many, and the time is that of one. */
+/* Workers that are alike have the same times, those of the quickest. units: the expert has so many, and the time is
+ * that of one. */
 static double one_time(const struct member *m, const struct best_times *best, enum odm_time kind, double units,
 		       double guess, uint64_t now)
 {
-	if (odm_time_known(&m->times.of[kind]))
+	if (m->ms->uneven && odm_time_known(&m->times.of[kind]))
 		return odm_time_estimate(&m->times.of[kind], best->ns[kind], units, best->n_workers, now);
 	return best->ns[kind] > 0 ? best->ns[kind] : guess;
 }
@@ -106,6 +111,7 @@ static bool is_unlike(const struct odm_members *ms, const struct member *m, cons
 static void choose_homes(struct odm_members *ms, const struct best_times *best)
 {
 	struct odm_home_share *h = ms->home;
+	double from = 0;
 	uint32_t n = 0;
 	bool other = false;
 
@@ -126,8 +132,11 @@ static void choose_homes(struct odm_members *ms, const struct best_times *best)
 			other = other || odm_home_differs(ms->listed[i]->home, h[n++].share);
 	n = 0;
 	for (uint32_t i = 0; i < ms->n_listed; i++)
-		if (counts(ms->listed[i]) && other)
+		if (counts(ms->listed[i]) && other) {
 			ms->listed[i]->home = h[n++].share;
+			ms->listed[i]->homes_from = from;
+			from += ms->listed[i]->home;
+		}
 }
 
 static uint32_t count_cached(const struct odm_members *ms, const struct member *m)
@@ -139,7 +148,7 @@ static uint32_t count_cached(const struct odm_members *ms, const struct member *
 	return n;
 }
 
-bool odm_members_compare(struct odm_members *ms)
+void odm_members_compare(struct odm_members *ms)
 {
 	const bool was = ms->uneven;
 	struct best_times best;
@@ -163,9 +172,8 @@ bool odm_members_compare(struct odm_members *ms)
 		ms->shape.expert.run = best.ns[ODM_TIME_RUN];
 	if (best.ns[ODM_TIME_ROW] > 0)
 		ms->shape.expert.row = best.ns[ODM_TIME_ROW];
-	if (ms->uneven && best.most_cached > 0)
+	if (best.most_cached > 0)
 		choose_homes(ms, &best);
-	return ms->uneven != was;
 }
 
 /* How much longer it takes than the quickest one, by what it differs in most. */
@@ -270,14 +278,16 @@ void odm_members_times(struct odm_members *ms, const struct odm_member *worker, 
 	best = find_best(ms);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct member *m = ms->member[worker[i].id];
-		const double byte = odm_link_cost_byte(&m->cost);
+		const double byte = ms->uneven ? odm_link_cost_byte(&m->cost) : best.byte,
+			     latency = ms->uneven ? odm_link_cost_latency(&m->cost) : best.latency;
 
 		times[i] = (struct odm_deal_times){
 			.id = worker[i].id,
 			.expert = times_of(ms, m, &best, now),
-			.link = odm_link_cost_latency(&m->cost) + 2 * HEADER_BYTES * byte,
-			.row_link = 2 * byte * ms->shape.row_bytes,
+			.link = latency + 2 * HEADER_BYTES * byte,
+			.row_link = 2 * (byte - best.byte) * ms->shape.row_bytes,
 			.home = m->home,
+			.homes_from = m->homes_from,
 			.slots = worker[i].slots,
 		};
 	}

@@ -48,7 +48,7 @@ static uint64_t mix(uint64_t x)
 	return x ^ x >> 32;
 }
 
-/* A layer's experts on their way to workers. Loads are in units of ODM_COST_LOAD, or with times in ticks. */
+/* A layer's experts on their way to workers. Times are in ticks. */
 struct dealer {
 	const struct odm_groups *g;
 	uint64_t step;
@@ -56,14 +56,12 @@ struct dealer {
 	const uint16_t *expert;
 	const uint32_t *rows; /* NULL: one each */
 	size_t n;
-	uint32_t run; /* cost of running one, where workers are alike */
-	bool all; /* workers outside the group are looked at, too */
 	/* Scratch. */
-	uint32_t *load; /* [n_workers]: what each has to do; with times, when it is through */
-	uint32_t *path; /* [n_workers]: with times, when its loads are through */
-	uint32_t *loads; /* [n_workers]: with times, their number */
+	uint32_t *load; /* [n_workers]: when each is through */
+	uint32_t *path; /* [n_workers]: when its loads are through */
+	uint32_t *loads; /* [n_workers]: their number */
 	uint32_t *next; /* [n_workers]: in order, before it all are dealt */
-	uint32_t *home; /* [n]: with times and homes, the worker; else ODM_NOBODY */
+	uint32_t *home; /* [n]: with homes, the worker; else ODM_NOBODY */
 	uint32_t *by_rows; /* [n]: indices of experts, the one with most rows first */
 	uint32_t *order; /* [n_workers][n]: indices of experts, the cheapest first; ODM_NOBODY behind the last */
 	uint8_t *cost; /* [n_workers][n]; ODM_COST_LACKS: the expert is not dealt to this worker */
@@ -82,23 +80,12 @@ static void make_dealer(struct dealer *d, uint32_t *scratch)
 	d->order = d->by_rows + d->n;
 	d->cost = (uint8_t *)(d->order + d->n * n_workers);
 	for (size_t i = 0; i < d->n; i++)
-		d->home[i] = d->g->times != NULL && d->g->homes ? odm_home(d->g, d->m, d->expert[i]) : ODM_NOBODY;
+		d->home[i] = d->g->homes ? odm_home(d->g, d->m, d->expert[i]) : ODM_NOBODY;
 }
 
 static bool is_member(const struct dealer *d, uint32_t w)
 {
 	return w % d->g->n_groups == d->group;
-}
-
-/* The workers that are looked at: for (w = first(d); w < n_workers; w += stride(d)). */
-static uint32_t first(const struct dealer *d)
-{
-	return d->all ? 0 : d->group;
-}
-
-static uint32_t stride(const struct dealer *d)
-{
-	return d->all ? 1 : d->g->n_groups;
 }
 
 static uint8_t *cost_at(const struct dealer *d, uint32_t w, size_t i)
@@ -112,6 +99,21 @@ static void ask(const struct dealer *d, uint32_t w)
 		memset(cost_at(d, w, 0), ODM_COST_LOAD, d->n);
 	else
 		d->g->cost(d->g->cost_arg, w, d->m, d->expert, d->n, cost_at(d, w, 0));
+}
+
+/* An expert that all workers lack may go to any. */
+static void ask_all(const struct dealer *d)
+{
+	for (uint32_t w = 0; w < d->g->n_workers; w++)
+		ask(d, w);
+	for (size_t i = 0; i < d->n && d->g->cost != NULL; i++) {
+		uint32_t w = 0;
+
+		while (w < d->g->n_workers && *cost_at(d, w, i) == ODM_COST_LACKS)
+			w++;
+		for (uint32_t any = 0; any < d->g->n_workers && w == d->g->n_workers; any++)
+			*cost_at(d, any, i) = ODM_COST_LOAD;
+	}
 }
 
 static uint32_t ticks(double ns)
@@ -160,13 +162,6 @@ static struct deal_end end_with(const struct dealer *d, uint32_t w, size_t i, ui
 	return e;
 }
 
-static uint32_t load_with(const struct dealer *d, uint32_t w, size_t i, uint8_t cost)
-{
-	if (d->g->times != NULL)
-		return end_with(d, w, i, cost).load;
-	return d->load[w] + d->run + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
-}
-
 /* Uniform in (0, 1), of an expert of this layer. */
 static double draw(const struct dealer *d, size_t i)
 {
@@ -189,10 +184,6 @@ static uint32_t key_of(const struct dealer *d, uint32_t w, size_t i, uint32_t lo
 
 static void give(const struct dealer *d, uint32_t w, size_t i, uint8_t cost)
 {
-	if (d->g->times == NULL) {
-		d->load[w] = load_with(d, w, i, cost);
-		return;
-	}
 	const struct deal_end e = end_with(d, w, i, cost);
 
 	d->path[w] = e.path;
@@ -202,13 +193,14 @@ static void give(const struct dealer *d, uint32_t w, size_t i, uint8_t cost)
 
 static void begin_loads(const struct dealer *d)
 {
-	memset(d->load, 0, d->g->n_workers * sizeof(*d->load));
-	for (uint32_t w = 0; d->g->times != NULL && w < d->g->n_workers; w++) {
+	for (uint32_t w = 0; w < d->g->n_workers; w++) {
 		d->load[w] = ticks(d->g->times[w].layer + d->g->times[w].link);
 		d->path[w] = ticks(d->g->times[w].begin);
 		d->loads[w] = 0;
 	}
 }
+
+/* ---- Few ---- */
 
 /* Where an expert is on its way to, it goes. */
 static void deal_again(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg,
@@ -220,61 +212,8 @@ static void deal_again(const struct dealer *d, uint32_t (*keep)(void *arg, uint1
 
 		worker[i] = w < d->g->n_workers ? w : ODM_NOBODY;
 		if (worker[i] != ODM_NOBODY)
-			give(d, w, i,
-			     d->all || is_member(d, w) ? *cost_at(d, w, i) :
-							 odm_worker_cost(d->g, w, d->m, d->expert[i]));
+			give(d, w, i, *cost_at(d, w, i));
 	}
-}
-
-/* ---- Few ---- */
-
-struct holders {
-	uint32_t anybody; /* the first that has it; ODM_NOBODY */
-	bool group; /* one of the group has it, */
-	bool kept; /* or keeps some of it in its cache */
-};
-
-static struct holders find_holders(const struct dealer *d, size_t i)
-{
-	struct holders h = { .anybody = ODM_NOBODY };
-
-	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d)) {
-		const uint8_t cost = *cost_at(d, w, i);
-
-		if (cost == ODM_COST_LACKS)
-			continue;
-		if (h.anybody == ODM_NOBODY)
-			h.anybody = w;
-		h.group = h.group || is_member(d, w);
-		h.kept = h.kept || (is_member(d, w) && cost < ODM_COST_LOAD);
-	}
-	return h;
-}
-
-/* Strikes out the workers that an expert is not dealt to. */
-static void choose_workers(const struct dealer *d, size_t i)
-{
-	const struct holders h = find_holders(d, i);
-
-	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d)) {
-		uint8_t *cost = cost_at(d, w, i);
-		const bool keeps = *cost < ODM_COST_LOAD && d->g->homes && !h.kept;
-
-		if (h.anybody == ODM_NOBODY && is_member(d, w))
-			*cost = ODM_COST_LOAD;
-		else if (h.group ? !is_member(d, w) && !keeps : w != h.anybody)
-			*cost = ODM_COST_LACKS;
-	}
-}
-
-/* Somebody outside the group may be dealt an expert: who keeps it, or has it when none of the group does. */
-static bool needs_others(const struct dealer *d)
-{
-	bool others = d->g->homes && d->g->cost != NULL;
-
-	for (size_t i = 0; i < d->n && !others; i++)
-		others = !find_holders(d, i).group;
-	return others;
 }
 
 #define N_RANKS (2 * (ODM_COST_LOAD + 1))
@@ -303,13 +242,14 @@ static void sort_by_cost(const struct dealer *d, uint32_t w)
 	d->next[w] = 0;
 }
 
-/* Rank among equal workers; the smallest is dealt the expert: the group's by turns, then the others. */
+/* Rank among equal workers; the smallest is dealt the expert: its home, or the group by turns, then the others. */
 static uint32_t turn(const struct dealer *d, uint32_t w, size_t i)
 {
-	const uint32_t size = odm_group_size(d->g, d->group),
-		       begin = d->g->homes ? d->expert[i] : d->m / d->g->n_groups;
+	const uint32_t size = odm_group_size(d->g, d->group), begin = d->m / d->g->n_groups;
 
-	return is_member(d, w) ? (w / d->g->n_groups + size - begin % size) % size : size + w;
+	if (d->home[i] == w)
+		return 0;
+	return 1 + (is_member(d, w) ? (w / d->g->n_groups + size - begin % size) % size : size + w);
 }
 
 /* Finds the undealt expert that costs worker w least, among those that it may run; ODM_NOBODY: there is none. */
@@ -327,9 +267,9 @@ static bool deal_one(const struct dealer *d, uint32_t *worker)
 {
 	uint32_t best = ODM_NOBODY, best_load = 0, best_i = 0;
 
-	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d)) {
+	for (uint32_t w = 0; w < d->g->n_workers; w++) {
 		const uint32_t i = cheapest(d, w, worker),
-			       load = i == ODM_NOBODY ? 0 : key_of(d, w, i, load_with(d, w, i, *cost_at(d, w, i)));
+			       load = i == ODM_NOBODY ? 0 : key_of(d, w, i, end_with(d, w, i, *cost_at(d, w, i)).load);
 
 		if (i == ODM_NOBODY || (best != ODM_NOBODY && load > best_load))
 			continue;
@@ -359,21 +299,11 @@ static void send_home(const struct dealer *d, size_t i)
 
 static void deal_few(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
 {
-	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d))
-		ask(d, w);
-	if (needs_others(d)) {
-		d->all = true;
-		for (uint32_t w = 0; w < d->g->n_workers; w++)
-			if (!is_member(d, w))
-				ask(d, w);
-	}
+	ask_all(d);
 	deal_again(d, keep, arg, worker);
-	if (d->g->cost != NULL)
-		for (size_t i = 0; i < d->n; i++)
-			choose_workers(d, i);
 	for (size_t i = 0; i < d->n; i++)
 		send_home(d, i);
-	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d))
+	for (uint32_t w = 0; w < d->g->n_workers; w++)
 		sort_by_cost(d, w);
 	while (deal_one(d, worker))
 		;
@@ -381,44 +311,21 @@ static void deal_few(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expe
 
 /* ---- Many ---- */
 
-uint32_t odm_worker_of_many(const struct odm_groups *g, uint32_t m, uint16_t expert)
-{
-	for (uint32_t i = 0; i < g->n_many; i++) {
-		const uint32_t w = (expert + i) % g->n_many;
-
-		if (odm_worker_has(g, w, m, expert))
-			return w;
-	}
-	return expert % g->n_many;
-}
-
-static void deal_by_number(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg,
-			   uint32_t *worker)
-{
-	for (size_t i = 0; i < d->n; i++) {
-		worker[i] = keep != NULL ? keep(arg, d->expert[i]) : ODM_NOBODY;
-		if (worker[i] >= d->g->n_workers || !odm_worker_has(d->g, worker[i], d->m, d->expert[i]))
-			worker[i] = odm_worker_of_many(d->g, d->m, d->expert[i]);
-	}
-}
-
-/* The one that has least to do, counted from e mod N; who lacks it only when all do. */
+/* The one that is through first, counted from its home, or from e mod N. */
 static void deal_to_least(const struct dealer *d, size_t i, uint32_t *worker)
 {
-	const uint32_t n = d->g->n_workers;
+	const uint32_t n = d->g->n_workers, first = d->home[i] != ODM_NOBODY ? d->home[i] : d->expert[i];
 	uint32_t best = ODM_NOBODY, best_load = 0;
-	bool best_has = false;
 
 	for (uint32_t j = 0; j < n; j++) {
-		const uint32_t w = (d->expert[i] + j) % n,
-			       load = key_of(d, w, i, load_with(d, w, i, *cost_at(d, w, i)));
-		const bool has = *cost_at(d, w, i) != ODM_COST_LACKS;
+		const uint32_t w = (first + j) % n;
+		const uint8_t cost = *cost_at(d, w, i);
+		const uint32_t load = key_of(d, w, i, end_with(d, w, i, cost).load);
 
-		if (best == ODM_NOBODY || has > best_has || (has == best_has && load < best_load)) {
-			best = w;
-			best_load = load;
-			best_has = has;
-		}
+		if (cost == ODM_COST_LACKS || (best != ODM_NOBODY && load >= best_load))
+			continue;
+		best = w;
+		best_load = load;
 	}
 	worker[i] = best;
 	give(d, best, i, *cost_at(d, best, i));
@@ -452,8 +359,6 @@ static void sort_by_rows(const struct dealer *d)
 {
 	for (size_t i = 0; i < d->n; i++)
 		d->by_rows[i] = (uint32_t)i;
-	if (d->g->times == NULL)
-		return;
 	for (size_t i = d->n / 2; i-- > 0;)
 		sift(d, i, d->n);
 	for (size_t n = d->n; n-- > 1;) {
@@ -466,47 +371,57 @@ static void sort_by_rows(const struct dealer *d)
 }
 
 /* Where an expert is on its way to, it costs nothing more; its rows, known by now, may be too many for that worker. */
-static void ask_kept(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
+static void ask_kept(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg)
 {
-	begin_loads(d);
 	for (size_t i = 0; i < d->n; i++) {
 		const uint32_t w = keep != NULL ? keep(arg, d->expert[i]) : ODM_NOBODY;
 
-		worker[i] = ODM_NOBODY;
 		if (w < d->g->n_workers && *cost_at(d, w, i) != ODM_COST_LACKS)
 			*cost_at(d, w, i) = 0;
 	}
 }
 
+static bool is_cached(const struct dealer *d, size_t i)
+{
+	uint32_t w = 0;
+
+	while (w < d->g->n_workers && *cost_at(d, w, i) >= ODM_COST_LOAD)
+		w++;
+	return w < d->g->n_workers;
+}
+
 static void deal_many(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
 {
-	for (uint32_t w = 0; w < d->g->n_workers; w++)
-		ask(d, w);
-	if (d->g->times != NULL)
-		ask_kept(d, keep, arg, worker);
-	else
-		deal_again(d, keep, arg, worker);
+	ask_all(d);
+	ask_kept(d, keep, arg);
 	sort_by_rows(d);
-	for (int kept = 1; kept >= 0; kept--)
+	begin_loads(d);
+	for (size_t i = 0; i < d->n; i++)
+		worker[i] = ODM_NOBODY;
+	for (int cached = 1; cached >= 0; cached--)
 		for (size_t j = 0; j < d->n; j++) {
 			const size_t i = d->by_rows[j];
 
-			if (worker[i] == ODM_NOBODY && (kept == 0 || find_holders(d, i).kept))
+			if (worker[i] == ODM_NOBODY && (cached == 0 || is_cached(d, i)))
 				deal_to_least(d, i, worker);
 		}
 }
 
+/* An expert's place in its layer's circle; the worker's arc begins at homes_from. So a layer's experts are shared
+ * evenly, and few have another home when shares change a little. */
 uint32_t odm_home(const struct odm_groups *g, uint32_t m, uint16_t expert)
 {
-	double best = 0;
+	const uint64_t turned = mix((uint64_t)m + 1);
+	const double at =
+		((double)((expert + turned) % g->n_experts) + (double)(turned >> 11) * 0x1p-53) / g->n_experts;
+	double best = 2;
 	uint32_t home = 0;
 
 	for (uint32_t w = 0; w < g->n_workers; w++) {
-		const uint64_t x = mix((uint64_t)g->times[w].id << 40 ^ (uint64_t)m << 16 ^ expert);
-		const double score = -g->times[w].home / log(((double)(x >> 11) + 0.5) * 0x1p-53);
+		const double from = g->times[w].homes_from, behind = at >= from ? at - from : at - from + 1;
 
-		if (score > best) {
-			best = score;
+		if (g->times[w].home > 0 && behind < best) {
+			best = behind;
 			home = w;
 		}
 	}
@@ -525,12 +440,9 @@ void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint1
 	all.n_workers = g->n_many;
 	d.g = few ? g : &all;
 	d.group = few ? odm_group_of_layer(g, step, m) : 0;
-	d.run = few ? ODM_COST_RUN : ODM_COST_MANY_RUN;
 	make_dealer(&d, scratch);
 	if (few)
 		deal_few(&d, keep, arg, worker);
-	else if (g->homes || g->times != NULL)
-		deal_many(&d, keep, arg, worker);
 	else
-		deal_by_number(&d, keep, arg, worker);
+		deal_many(&d, keep, arg, worker);
 }

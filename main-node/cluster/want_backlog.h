@@ -1,5 +1,4 @@
-/* want_backlog.h - loads that are ordered by WANTs and not over, for dealing between workers that are not alike: when
- * each worker could begin another load.
+/* want_backlog.h - loads that are ordered by WANTs and not over: when each worker could begin another load.
  *
  * A worker loads what it is sent in the order of layers, one expert after the other, and holds as many as it has slots
  * until their layers have run. So a quick worker with one slot is not given every layer's experts, and a slow worker

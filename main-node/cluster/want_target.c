@@ -153,10 +153,7 @@ void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *
 	struct odm_want *w = &p->want;
 	size_t n = w->n_predicted;
 
-	if (g->times != NULL)
-		deal_by_backlog(p, g, slots, now);
-	else
-		deal_predicted(p, g);
+	deal_by_backlog(p, g, slots, now);
 	for (size_t i = w->n_predicted; i < w->n; i++) {
 		const uint32_t to = hedge_worker(p, g, slots, w->expert[i], w->worker[i]);
 

@@ -3,7 +3,7 @@
  * Predicted experts are placed like the layer's work (placement.h); prefetches in flight stay on their worker. Hedges
  * (prefetches of runners-up) come after them, only into free slots: on the least loaded worker of the layer's group,
  * ties to the one with the last predicted expert, because the two are rarely needed together.
- * Workers that are not alike are dealt experts by when they have loaded what was ordered before (want_backlog.h).
+ * Workers are dealt experts by when they have loaded what was ordered before (want_backlog.h).
  * A worker whose list is unchanged, including its order, gets no new version.
  * Thread: one at a time. Owner: odm_want_target_init ... odm_want_target_fini by the caller. */
 #ifndef ODM_WANT_TARGET_H

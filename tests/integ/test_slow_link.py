@@ -193,11 +193,14 @@ def of_a_prompt(slow):
 
 @test
 def rows_of_a_prompt_are_sent_in_batches_where_main_s_link_binds():
-    """No row is sent twice for that, and no expert loaded twice."""
+    """No row is sent twice for that, and no expert loaded twice. Which worker gets which expert may differ, and so which rows two of a
+    row's experts share."""
     whole, cut = of_a_prompt([]), of_a_prompt(["main"])
     assert whole["worker_runs"] == 2 * LAYERS and cut["worker_runs"] > 4 * whole["worker_runs"], (whole, cut)
-    for name in ("worker_rows", "run_bytes", "result_bytes", "loads"):
+    for name in "result_bytes", "loads":
         assert cut[name] == whole[name] > 0, (name, whole, cut)
+    for name in "worker_rows", "run_bytes":
+        assert 0 < whole[name] and abs(cut[name] - whole[name]) < 0.1 * whole[name], (name, whole, cut)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/alike_workers.h"
+
 #define MAX_ROWS 40
 #define MAX_WORKERS 9
 
@@ -60,15 +62,25 @@ static void check_cover(const struct odm_pieces *p, const struct od_moe_call *ca
 	assert_int_equal(total, call->n_rows * k);
 }
 
-/* Few experts on the layer's group, many on all. */
+/* As experts with so many rows are dealt. */
 static void check_workers(const struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g)
 {
-	for (size_t i = 0; i < p->n; i++) {
-		if (p->n_chosen <= g->few)
-			assert_int_equal(p->piece[i].worker % g->n_groups, odm_group_of_layer(g, call->step, call->m));
-		else
-			assert_int_equal(p->piece[i].worker, p->piece[i].expert % g->n_workers);
-	}
+	uint32_t scratch[ODM_DEAL_SCRATCH(64, MAX_WORKERS)], worker[64], of[64] = { 0 }, rows[64] = { 0 };
+
+	for (size_t i = 0; i < p->n_chosen; i++)
+		for (size_t j = 0; j < p->n; j++)
+			rows[i] += p->piece[j].expert == p->chosen[i] ? p->piece[j].count : 0;
+	odm_deal(g, call->step, call->m, p->chosen, rows, p->n_chosen, NULL, NULL, worker, scratch);
+	for (size_t i = 0; i < p->n_chosen; i++)
+		of[p->chosen[i]] = worker[i];
+	for (size_t i = 0; i < p->n; i++)
+		assert_int_equal(p->piece[i].worker, of[p->piece[i].expert]);
+}
+
+static uint32_t on_its_way_to(void *arg, uint16_t expert)
+{
+	(void)arg;
+	return expert % 2;
 }
 
 static void random_calls(void **state)
@@ -96,6 +108,7 @@ static void random_calls(void **state)
 		};
 		choose(expert, call.n_rows, k, n_experts);
 		g = odm_groups_make(n_workers, 1 + rng(3), k, 12);
+		g.times = alike_workers(n_workers);
 		assert_int_equal(odm_pieces_init(&p, &cfg, MAX_ROWS, MAX_WORKERS, &err), OD_OK);
 
 		odm_pieces_deal(&p, &call, &g, NULL, NULL);
@@ -140,9 +153,9 @@ static void what_is_next_open_and_owed(void **state)
 	bool more;
 
 	(void)state;
-	g.few = 3; /* so that worker 0 has experts 0 and 2 */
+	g.times = alike_workers(2);
 	assert_int_equal(odm_pieces_init(&p, &cfg, 5, 2, &err), OD_OK);
-	odm_pieces_deal(&p, &call, &g, NULL, NULL);
+	odm_pieces_deal(&p, &call, &g, on_its_way_to, NULL); /* worker 0 has experts 0 and 2 */
 	odm_pieces_cut(&p, &call, 3); /* rows 0 to 2: experts 0, 1, 2; rows 3, 4: 0, 2, 3 */
 	assert_int_equal(p.n, 6);
 	assert_int_equal(odm_pieces_next(&p, 0, 1, next, &more), 1);

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/alike_workers.h"
+
 static void group_counts(void **state)
 {
 	/* workers, asked, top-k -> groups: M = max(1, floor(N / min(asked or k, N))) */
@@ -88,17 +90,19 @@ static uint32_t keep_table(void *arg, uint16_t expert)
 static void deal_round_robin(void **state)
 {
 	struct odm_groups g = odm_groups_make(5, 2, 2, 12); /* groups {0,2,4} and {1,3} */
-	const uint16_t expert[] = { 1, 4, 6, 7 };
-	uint32_t worker[4], scratch[ODM_DEAL_SCRATCH(4, 5)];
+	const uint16_t expert[] = { 1, 4, 6 };
+	uint32_t worker[3], scratch[ODM_DEAL_SCRATCH(3, 5)];
 
 	(void)state;
-	odm_deal(&g, 3, 0, expert, NULL, 4, NULL, NULL, worker, scratch);
-	assert_memory_equal(worker, ((uint32_t[]){ 0, 2, 4, 0 }), sizeof(worker));
-	odm_deal(&g, 3, 1, expert, NULL, 4, NULL, NULL, worker, scratch);
-	assert_memory_equal(worker, ((uint32_t[]){ 1, 3, 1, 3 }), sizeof(worker));
+	g.times = alike_workers(5);
+	odm_deal(&g, 3, 0, expert, NULL, 3, NULL, NULL, worker, scratch);
+	assert_memory_equal(worker, ((uint32_t[]){ 0, 2, 4 }), sizeof(worker));
+	odm_deal(&g, 3, 1, expert, NULL, 3, NULL, NULL, worker, scratch);
+	assert_memory_equal(worker, ((uint32_t[]){ 1, 3, 0 }),
+			    sizeof(worker)); /* one load each, outside the group too */
 }
 
-/* Three workers, two experts a layer: nobody is left out. */
+/* Three workers, two experts a layer: each works. */
 static void a_large_group_takes_turns(void **state)
 {
 	struct odm_groups g = odm_groups_make(3, 2, 2, 12);
@@ -106,6 +110,7 @@ static void a_large_group_takes_turns(void **state)
 	uint32_t worker[2], scratch[ODM_DEAL_SCRATCH(2, 3)], used[3] = { 0 };
 
 	(void)state;
+	g.times = alike_workers(3);
 	for (uint32_t m = 0; m < 12; m++) {
 		odm_deal(&g, 1, m, expert, NULL, 2, NULL, NULL, worker, scratch);
 		assert_int_not_equal(worker[0], worker[1]);
@@ -124,6 +129,7 @@ static void deal_keeps_what_is_loading(void **state)
 	uint32_t worker[3], scratch[ODM_DEAL_SCRATCH(3, 4)];
 
 	(void)state;
+	g.times = alike_workers(4);
 	odm_deal(&g, 1, 0, a, NULL, 2, keep_table, (void *)keep, worker, scratch);
 	assert_int_equal(worker[1], 0); /* stays */
 	assert_int_equal(worker[0], 2); /* goes to the free one */
@@ -151,16 +157,16 @@ static void experts_go_to_those_who_have_them(void **state)
 	g.few = 5;
 	g.cost = has_table;
 	g.cost_arg = has;
+	g.times = alike_workers(4);
 	odm_deal(&g, 1, 0, expert, NULL, 5, NULL, NULL, worker, scratch);
 	assert_int_equal(worker[0], 2); /* the one of the group that has it */
 	assert_int_equal(worker[1], 0); /* both have: the one with less */
 	assert_int_equal(worker[2], 1); /* none of the group has it: any that has */
-	assert_true(worker[3] == 0 || worker[3] == 2); /* no worker has it: the group */
-	assert_true(worker[4] == 0 || worker[4] == 2);
-	assert_int_equal(odm_worker_of_many(&g, 0, 4), 0);
-	assert_int_equal(odm_worker_of_many(&g, 0, 2), 3); /* 2 lacks it: the next that has it */
-	assert_int_equal(odm_worker_of_many(&g, 0, 0), 2);
-	assert_int_equal(odm_worker_of_many(&g, 0, 3), 3); /* no worker has it: its first choice */
+	assert_int_equal(worker[3], 3); /* no worker has it: any */
+	assert_int_equal(worker[4], 0);
+	g.few = 4; /* many */
+	odm_deal(&g, 1, 0, expert, NULL, 5, NULL, NULL, worker, scratch);
+	assert_memory_equal(worker, ((uint32_t[]){ 2, 0, 3, 1, 0 }), sizeof(worker));
 }
 
 /* By worker and expert. */
@@ -175,112 +181,54 @@ static void cost_table(void *arg, uint32_t worker, uint32_t m, const uint16_t *e
 		cost[i] = ((const struct cost_table *)arg)->cost[worker][expert[i]];
 }
 
+/* Nothing is cached: all go home, unless two have the same; then one is loaded where it is ready first. */
+static void experts_go_home(void **state)
+{
+	struct odm_groups g = odm_groups_make(4, 4, 2, 12);
+	uint32_t worker[2], scratch[ODM_DEAL_SCRATCH(2, 4)], homes[2];
+	unsigned same = 0, apart = 0;
+
+	(void)state;
+	g.homes = true;
+	g.n_experts = 8;
+	g.times = alike_workers(4);
+	for (uint32_t m = 0; m < 12; m++) {
+		for (uint16_t e = 0; e < 7; e++) {
+			const uint16_t expert[] = { e, (uint16_t)(e + 1) };
+
+			odm_deal(&g, m, m, expert, NULL, 2, NULL, NULL, worker, scratch);
+			homes[0] = odm_home(&g, m, expert[0]);
+			homes[1] = odm_home(&g, m, expert[1]);
+			if (homes[0] != homes[1])
+				assert_memory_equal(worker, homes, sizeof(homes));
+			else
+				assert_true(worker[0] == homes[0] || worker[1] == homes[1]);
+			same += homes[0] == homes[1];
+			apart += homes[0] == homes[1] && worker[0] != worker[1];
+		}
+	}
+	assert_true(same > 10 && apart > same / 2);
+}
+
+/* An expert runs where it is cached, though two runs there take longer than one: a load takes longer still. */
 static void cached_experts_stay_where_they_are(void **state)
 {
-	struct odm_groups g = odm_groups_make(4, 2, 2, 12); /* {0,2}, {1,3} */
-	const uint16_t a[] = { 1, 2 }, b[] = { 2, 4 }, c[] = { 1, 3, 5 };
+	struct odm_groups g = odm_groups_make(4, 4, 2, 12);
+	const uint16_t expert[] = { 1, 3, 5 };
 	struct cost_table t;
 	uint32_t worker[3], scratch[ODM_DEAL_SCRATCH(3, 4)];
 
 	(void)state;
-	for (int i = 0; i < 6 * 8; i++)
-		t.cost[i / 8][i % 8] = ODM_COST_LOAD;
-	g.homes = g.still = true;
+	memset(&t, ODM_COST_LOAD, sizeof(t));
+	g.homes = true;
+	g.n_experts = 8;
+	g.few = 3;
 	g.cost = cost_table;
 	g.cost_arg = &t;
-	for (uint32_t m = 0; m < 12; m += 2) { /* nothing is kept: the same everywhere, by number */
-		odm_deal(&g, m, m, a, NULL, 2, NULL, NULL, worker, scratch);
-		assert_true(worker[0] == 2 && worker[1] == 0);
-		odm_deal(&g, m, m, b, NULL, 2, NULL, NULL, worker, scratch);
-		assert_true(worker[0] == 0 && worker[1] == 2); /* not at home: that one has something to do */
-	}
-	t.cost[0][4] = 0;
-	odm_deal(&g, 1, 0, b, NULL, 2, NULL, NULL, worker, scratch);
-	assert_true(worker[0] == 2 && worker[1] == 0); /* resident experts go first */
-	t.cost[0][2] = ODM_COST_LOAD / 2;
-	odm_deal(&g, 1, 0, b, NULL, 2, NULL, NULL, worker, scratch);
-	assert_true(worker[0] == 0 && worker[1] == 0);
+	g.times = alike_workers(4);
 	t.cost[0][1] = t.cost[0][3] = t.cost[0][5] = 0;
-	odm_deal(&g, 1, 0, c, NULL, 3, NULL, NULL, worker, scratch);
-	assert_true(worker[0] == 0 && worker[1] == 0 && worker[2] == 0); /* running is cheap */
-}
-
-/* Cost of an expert on a worker to whom it may be dealt: one of the group {1, 3, 5} that has it, and when none of these
- * keeps any of it, one that does; else the first of the others that has it, else any of the group; ODM_COST_LACKS: it
- * may not. */
-static uint32_t cost_of(const struct cost_table *t, uint32_t worker, uint16_t expert)
-{
-	uint32_t first = ODM_NOBODY;
-	bool group = false, kept = false;
-
-	for (uint32_t w = 0; w < 6; w++) {
-		const bool has = t->cost[w][expert] != ODM_COST_LACKS;
-
-		group = group || (has && w % 2 == 1);
-		kept = kept || (t->cost[w][expert] < ODM_COST_LOAD && w % 2 == 1);
-		if (has && first == ODM_NOBODY)
-			first = w;
-	}
-	if (group && worker % 2 == 0)
-		return !kept && t->cost[worker][expert] < ODM_COST_LOAD ? t->cost[worker][expert] : ODM_COST_LACKS;
-	if (group)
-		return t->cost[worker][expert];
-	if (first != ODM_NOBODY)
-		return worker == first ? t->cost[worker][expert] : ODM_COST_LACKS;
-	return worker % 2 == 1 ? ODM_COST_LOAD : ODM_COST_LACKS;
-}
-
-/* There is an order in which each was the best choice when it was made. */
-static void check_deal(const struct cost_table *t, const uint16_t *expert, const uint32_t *worker)
-{
-	uint32_t sum[6] = { 0 };
-	bool done[5] = { false };
-
-	for (int n = 0; n < 5; n++) {
-		uint32_t least = UINT32_MAX;
-		int next = -1;
-
-		for (int i = 0; i < 5 * 6; i++) {
-			const uint32_t cost = cost_of(t, (uint32_t)i % 6, expert[i / 6]);
-
-			if (!done[i / 6] && cost != ODM_COST_LACKS && sum[i % 6] + cost < least)
-				least = sum[i % 6] + cost;
-		}
-		for (int i = 0; i < 5 && next < 0; i++) {
-			const uint32_t cost = cost_of(t, worker[i], expert[i]);
-
-			if (!done[i] && cost != ODM_COST_LACKS && sum[worker[i]] + cost == least)
-				next = i;
-		}
-		assert_true(next >= 0);
-		done[next] = true;
-		sum[worker[next]] += ODM_COST_RUN + cost_of(t, worker[next], expert[next]);
-	}
-}
-
-/* By brute force: every time the expert and the worker that are ready first. */
-static void it_is_dealt_to_whom_it_costs_least(void **state)
-{
-	static const uint8_t costs[] = { 0, 8, 16, 48, ODM_COST_LOAD, ODM_COST_LACKS };
-	const uint16_t expert[] = { 0, 2, 3, 6, 7 };
-	uint64_t seed = 1;
-
-	(void)state;
-	for (int round = 0; round < 500; round++) {
-		struct odm_groups g = odm_groups_make(6, 3, 2, 12); /* {0,2,4}, {1,3,5} */
-		uint32_t worker[5], scratch[ODM_DEAL_SCRATCH(5, 6)];
-		struct cost_table t;
-
-		for (int i = 0; i < 6 * 8; i++) {
-			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-			t.cost[i / 8][i % 8] = costs[(seed >> 40) % 6];
-		}
-		g.homes = g.still = true;
-		g.cost = cost_table;
-		g.cost_arg = &t;
-		odm_deal(&g, 1, 1, expert, NULL, 5, NULL, NULL, worker, scratch);
-		check_deal(&t, expert, worker);
-	}
+	odm_deal(&g, 1, 0, expert, NULL, 3, NULL, NULL, worker, scratch);
+	assert_true(worker[0] == 0 && worker[1] == 0 && worker[2] == 0);
 }
 
 static void groups_that_stand_still(void **state)
@@ -310,30 +258,25 @@ static void a_prompt_goes_to_who_keeps_its_experts(void **state)
 	struct odm_groups g = odm_groups_make(4, 2, 2, 12);
 	const uint16_t expert[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	const uint32_t keep[] = { ODM_NOBODY, 3, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, 99 };
+	const uint32_t rows[] = { 64, 64, 64, 64, 64, 64, 64, 64 }; /* they run half as long as they load */
 	uint32_t worker[8], scratch[ODM_DEAL_SCRATCH(8, 4)], n[4] = { 0 };
 
 	(void)state;
 	g.cost = kept_table;
 	g.cost_arg = kept;
-	g.homes = true;
-	odm_deal(&g, 1, 5, expert, NULL, 8, NULL, NULL, worker, scratch); /* nothing is kept: homes */
+	g.times = alike_workers(4);
+	odm_deal(&g, 1, 5, expert, NULL, 8, NULL, NULL, worker, scratch); /* nothing is kept: e mod N */
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 1, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
 	kept[0][0] = kept[1][0] = kept[2][2] = kept[3][2] = true;
 	odm_deal(&g, 1, 5, expert, NULL, 8, NULL, NULL, worker, scratch); /* no worker has to load two */
-	assert_memory_equal(worker, ((uint32_t[]){ 0, 0, 2, 2, 1, 3, 2, 0 }), sizeof(worker));
+	assert_memory_equal(worker, ((uint32_t[]){ 0, 0, 2, 2, 0, 1, 2, 3 }), sizeof(worker));
 	odm_deal(&g, 1, 5, expert, NULL, 8, keep_table, (void *)keep, worker, scratch);
-	assert_int_equal(worker[1], 3); /* on its way there */
+	assert_int_equal(worker[1], 3); /* on its way there, to a worker with less to do */
 	assert_int_equal(worker[0], 0);
-	g.homes = false; /* no caches: it does not matter who has what else to do */
-	odm_deal(&g, 1, 5, expert, NULL, 8, NULL, NULL, worker, scratch);
-	assert_memory_equal(worker, ((uint32_t[]){ 0, 1, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
-	odm_deal(&g, 1, 5, expert, NULL, 8, keep_table, (void *)keep, worker, scratch);
-	assert_memory_equal(worker, ((uint32_t[]){ 0, 3, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
 
-	g.homes = true; /* a worker that keeps everything does not run everything */
-	for (int e = 0; e < 8; e++)
+	for (int e = 0; e < 8; e++) /* a worker that keeps everything does not run everything */
 		kept[e][1] = true;
-	odm_deal(&g, 1, 5, expert, NULL, 8, NULL, NULL, worker, scratch);
+	odm_deal(&g, 1, 5, expert, rows, 8, NULL, NULL, worker, scratch);
 	for (int e = 0; e < 8; e++)
 		n[worker[e]]++;
 	assert_in_range(n[1], 2, 5);
@@ -341,60 +284,77 @@ static void a_prompt_goes_to_who_keeps_its_experts(void **state)
 		assert_true(n[w] > 0);
 }
 
-/* Deals by the rule, word by word: looks at all pairs for every expert that is dealt. */
+/* When a worker is through with its loads, and with all. */
+struct simple_end {
+	uint32_t path, load;
+};
+
+static struct simple_end end_with(struct simple_end e, uint8_t cost)
+{
+	const uint32_t units = cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost;
+
+	e.path += units;
+	e.load = (units > 0 && e.path > e.load ? e.path : e.load) + ALIKE_RUN;
+	return e;
+}
+
+/* The expert that costs w least, the first of equal ones; n: there is none. */
+static size_t cheapest_of(const struct odm_groups *g, uint32_t w, uint32_t m, const uint16_t *expert, size_t n,
+			  const uint32_t *worker)
+{
+	uint8_t least = ODM_COST_LACKS;
+	size_t best = n;
+
+	for (size_t i = 0; i < n; i++) {
+		uint8_t cost = odm_worker_cost(g, w, m, expert[i]);
+		bool anybody = false;
+
+		for (uint32_t other = 0; other < g->n_workers; other++)
+			anybody = anybody || odm_worker_has(g, other, m, expert[i]);
+		cost = anybody ? cost : ODM_COST_LOAD;
+		if (worker[i] == ODM_NOBODY && cost < least) {
+			least = cost;
+			best = i;
+		}
+	}
+	return best;
+}
+
+/* Deals by the rule, word by word: looks at all workers for every expert that is dealt. No homes. */
 static void deal_word_by_word(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n,
 			      const uint32_t *keep, uint32_t *worker)
 {
-	const uint32_t group = odm_group_of_layer(g, step, m), size = odm_group_size(g, group);
-	uint32_t load[9] = { 0 };
+	const uint32_t group = odm_group_of_layer(g, step, m), size = odm_group_size(g, group), begin = m / g->n_groups;
+	struct simple_end end[9] = { 0 };
 
 	for (size_t i = 0; i < n; i++) {
 		worker[i] = keep[expert[i]];
-		if (worker[i] != ODM_NOBODY) {
-			const uint8_t cost = odm_worker_cost(g, worker[i], m, expert[i]);
-
-			load[worker[i]] += ODM_COST_RUN + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
-		}
+		if (worker[i] != ODM_NOBODY)
+			end[worker[i]] = end_with(end[worker[i]], odm_worker_cost(g, worker[i], m, expert[i]));
 	}
 	for (;;) {
-		uint32_t best = ODM_NOBODY, best_load = UINT32_MAX;
-		size_t best_i = 0;
+		uint32_t best = ODM_NOBODY;
+		struct simple_end best_end = { 0 };
+		size_t best_i = n;
 
-		for (size_t i = 0; i < n; i++) {
-			const uint32_t begin = g->homes ? expert[i] : m / g->n_groups;
-			uint32_t anybody = ODM_NOBODY;
-			bool has = false, kept = false;
+		for (uint32_t j = 0; j < size + g->n_workers; j++) { /* the group by turns, then all */
+			const uint32_t w = j < size ? odm_group_worker(g, group, (begin + j) % size) : j - size;
+			const size_t i = cheapest_of(g, w, m, expert, n, worker);
+			struct simple_end e;
 
-			if (worker[i] != ODM_NOBODY)
+			if (i == n)
 				continue;
-			for (uint32_t w = g->n_workers; w-- > 0;) {
-				const uint8_t cost = odm_worker_cost(g, w, m, expert[i]);
-
-				anybody = cost != ODM_COST_LACKS ? w : anybody;
-				has = has || (cost != ODM_COST_LACKS && w % g->n_groups == group);
-				kept = kept || (cost < ODM_COST_LOAD && w % g->n_groups == group);
-			}
-			for (uint32_t j = 0; j < size + g->n_workers; j++) { /* the group by turns, then all */
-				const uint32_t w = j < size ? odm_group_worker(g, group, (begin + j) % size) : j - size;
-				const uint8_t cost = odm_worker_cost(g, w, m, expert[i]);
-				const bool may = anybody == ODM_NOBODY ? j < size :
-						 !has		       ? w == anybody :
-						 j < size	       ? cost != ODM_COST_LACKS :
-									 g->homes && !kept && cost < ODM_COST_LOAD;
-				const uint32_t sum =
-					load[w] + ODM_COST_RUN + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
-
-				if (may && sum < best_load) {
-					best = w;
-					best_load = sum;
-					best_i = i;
-				}
-			}
+			e = end_with(end[w], odm_worker_cost(g, w, m, expert[i]));
+			if (best != ODM_NOBODY && (e.load > best_end.load || (e.load == best_end.load && i >= best_i)))
+				continue;
+			best = w;
+			best_end = e;
+			best_i = i;
 		}
 		if (best == ODM_NOBODY)
 			return;
 		worker[best_i] = best;
-		load[best] = best_load;
+		end[best] = best_end;
 	}
 }
 
@@ -418,8 +378,8 @@ static void each_goes_where_the_rule_says(void **state)
 		}
 		g = odm_groups_make(1 + random[0] % 6, random[1] % 4, 2, 13);
 		g.few = 8;
-		g.homes = random[2] % 2 == 0;
 		g.still = random[3] % 2 == 0;
+		g.times = alike_workers(g.n_workers);
 		g.cost = random[4] % 4 == 0 ? NULL : cost_table;
 		g.cost_arg = &t;
 		step = random[5] % 9;
@@ -448,7 +408,7 @@ static void count_costs(void *arg, uint32_t worker, uint32_t m, const uint16_t *
 	}
 }
 
-/* Eight times the experts, twelve times the work at most; over the group, and over all. */
+/* Eight times the experts, twelve times the work at most; of few, and of many. */
 static void work_grows_with_the_number_of_experts(void **state)
 {
 	static const uint32_t few[] = { UINT32_MAX, 1 };
@@ -465,6 +425,8 @@ static void work_grows_with_the_number_of_experts(void **state)
 
 		g.cost = count_costs;
 		g.homes = g.still = i % 2 == 0;
+		g.n_experts = 256;
+		g.times = alike_workers(16);
 		g.few = few[i / 2];
 		n_costs = 0;
 		odm_deal(&g, 1, 1, expert, NULL, 32, NULL, NULL, worker, scratch);
@@ -487,8 +449,8 @@ int main(void)
 		cmocka_unit_test(a_large_group_takes_turns),
 		cmocka_unit_test(deal_keeps_what_is_loading),
 		cmocka_unit_test(experts_go_to_those_who_have_them),
+		cmocka_unit_test(experts_go_home),
 		cmocka_unit_test(cached_experts_stay_where_they_are),
-		cmocka_unit_test(it_is_dealt_to_whom_it_costs_least),
 		cmocka_unit_test(each_goes_where_the_rule_says),
 		cmocka_unit_test(work_grows_with_the_number_of_experts),
 		cmocka_unit_test(groups_that_stand_still),

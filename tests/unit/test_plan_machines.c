@@ -143,13 +143,13 @@ static void main_s_port_is_shared(void **state)
 	s.cluster.main.link_rate = 1e8;
 	s.worker[0].link_rate = s.worker[1].link_rate = 1e9;
 	assert_ms(run(&s, 1, 0, 4).total_ns, 4 * (1 + 37.0));
-	/* When both RESULTs leave at once, one waits: with loads of 1 ms and runs of 13 at one, 3 at the other, RESULTs
-	 * leave at 24 ms both. */
+	/* When both RESULTs leave at once, one waits: with loads of 1 ms and runs of 30 at one, 20 at the other, both
+	 * leave at 41 ms. */
 	s.model.load_bytes = (uint64_t)MS;
 	s.model.expert_weights = MS;
-	s.worker[0].speed = 1e9 / 13;
-	s.worker[1].speed = 1e9 / 3;
-	assert_ms(run(&s, 1, 0, 4).total_ns, 4 * (1 + 44.0));
+	s.worker[0].speed = 1e9 / 30;
+	s.worker[1].speed = 1e9 / 20;
+	assert_ms(run(&s, 1, 0, 4).total_ns, 4 * (1 + 61.0));
 }
 
 /* A layer waits for the slower worker. */

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/alike_workers.h"
+
 #define MAX_WORKERS 9
 #define MS OD_NS_PER_MS
 #define STEP_MS 10
@@ -193,6 +195,7 @@ static void begin(uint32_t n_workers, size_t n_rows)
 	w.net.view.n_workers = n_workers;
 	w.net.groups = odm_groups_make(n_workers, 1, 1, 1);
 	w.net.groups.still = true;
+	w.net.groups.times = alike_workers(n_workers);
 	for (uint32_t i = 0; i < n_workers; i++)
 		w.link[i] = (struct odm_link){ .member = i, .session = i + 1, .attached = true };
 	assert_int_equal(odm_pieces_init(&w.work, &cfg, n_rows, MAX_WORKERS, &error), OD_OK);
@@ -638,6 +641,7 @@ static void one_that_is_passed_over_is_better_than_none(void **state)
 	p = &w.work.piece[0];
 	w.net.groups = odm_groups_make(2, 1, 1, 1); /* workers 2 and 3 get no experts */
 	w.net.groups.still = true;
+	w.net.groups.times = alike_workers(2);
 	x.code = OD_ERR_NOMEM;
 	x.reason = (char *)"so it says";
 	odm_recovery_failed(&w.recovery, p, &x);

@@ -257,31 +257,72 @@ static void only_those_who_have_an_expert_get_it(void **state)
 	}
 }
 
+/* Sets homes to these shares, in the order of the workers. */
+static void share_out(struct odm_deal_times *times, const double *share, uint32_t n)
+{
+	double from = 0;
+
+	for (uint32_t w = 0; w < n; w++) {
+		times[w].home = share[w];
+		times[w].homes_from = from;
+		from += share[w];
+	}
+}
+
+/* A layer's experts are shared as evenly as whole experts allow, and few move when shares change. */
 static void homes_are_shared_by_weight_and_few_move(void **state)
 {
-	struct odm_deal_times times[4] = {
-		{ .id = 3, .home = 0.1 }, { .id = 9, .home = 0.1 }, { .id = 4, .home = 0.8 }, { .id = 6, .home = 0.1 }
-	};
+	static const double before[] = { 0.1, 0.2, 0.7 }, after[] = { 0.12, 0.2, 0.68 };
+	static uint32_t home[100][30];
+	struct odm_deal_times times[3] = { { .id = 3 }, { .id = 9 }, { .id = 4 } };
 	struct odm_groups g = odm_groups_make(3, 0, 2, 100);
-	uint32_t n[4] = { 0 }, moved = 0;
+	uint32_t all[3] = { 0 }, moved = 0;
 
 	(void)state;
 	g.times = times;
+	g.n_experts = 30;
+	share_out(times, before, 3);
 	for (uint32_t m = 0; m < 100; m++) {
-		for (uint16_t e = 0; e < 100; e++) {
-			const uint32_t before = odm_home(&g, m, e);
+		uint32_t n[3] = { 0 };
 
-			n[before]++;
-			g.n_workers = 4; /* one more: it takes some of each, and nothing else moves */
-			moved += odm_home(&g, m, e) != before;
-			assert_true(odm_home(&g, m, e) == before || odm_home(&g, m, e) == 3);
-			g.n_workers = 3;
+		for (uint16_t e = 0; e < 30; e++)
+			n[home[m][e] = odm_home(&g, m, e)]++;
+		for (int w = 0; w < 3; w++) {
+			assert_true(n[w] > before[w] * 30 - 1 && n[w] < before[w] * 30 + 1);
+			all[w] += n[w];
 		}
 	}
-	assert_in_range(n[0], 900, 1100);
-	assert_in_range(n[1], 900, 1100);
-	assert_in_range(n[2], 7800, 8200);
-	assert_in_range(moved, 800, 1020); /* an eleventh */
+	for (int w = 0; w < 3; w++)
+		assert_true(all[w] > before[w] * 3000 - 30 && all[w] < before[w] * 3000 + 30);
+	share_out(times, after, 3);
+	for (uint32_t m = 0; m < 100; m++)
+		for (uint16_t e = 0; e < 30; e++)
+			moved += odm_home(&g, m, e) != home[m][e];
+	assert_in_range(moved, 90, 150); /* two borders move by 2% */
+	times[1].home = 0; /* it is lost: until shares are set again, those before it have its experts */
+	for (uint32_t m = 0; m < 100; m++)
+		for (uint16_t e = 0; e < 30; e++)
+			assert_int_not_equal(odm_home(&g, m, e), 1);
+}
+
+/* As many experts as workers that are alike: each has one of each layer. */
+static void each_has_one_of_each_layer(void **state)
+{
+	static const double share[] = { 0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125 };
+	struct odm_deal_times times[8] = { 0 };
+	struct odm_groups g = odm_groups_make(8, 0, 2, 100);
+
+	(void)state;
+	g.times = times;
+	g.n_experts = 8;
+	share_out(times, share, 8);
+	for (uint32_t m = 0; m < 100; m++) {
+		uint32_t seen = 0;
+
+		for (uint16_t e = 0; e < 8; e++)
+			seen |= 1u << odm_home(&g, m, e);
+		assert_int_equal(seen, 0xff);
+	}
 }
 
 static void shares_fill_the_caches(void **state)
@@ -327,6 +368,7 @@ static uint32_t times_at_home(double load_ms)
 	homes[1].home = 1;
 	g.n_groups = 1;
 	g.times = homes;
+	g.n_experts = 1;
 	g.homes = true;
 	for (uint64_t step = 0; step < 10000; step++) {
 		odm_deal(&g, step, 0, &expert, NULL, 1, NULL, NULL, &worker, scratch);
@@ -425,6 +467,7 @@ int main(void)
 		cmocka_unit_test(each_gets_what_it_does_in_the_same_time),
 		cmocka_unit_test(only_those_who_have_an_expert_get_it),
 		cmocka_unit_test(homes_are_shared_by_weight_and_few_move),
+		cmocka_unit_test(each_has_one_of_each_layer),
 		cmocka_unit_test(shares_fill_the_caches),
 		cmocka_unit_test(homes_are_filled_for_a_small_share_of_the_time),
 		cmocka_unit_test(loads_ahead_are_shared_by_read_rates),

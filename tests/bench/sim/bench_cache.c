@@ -198,7 +198,7 @@ static double rank_share(const struct cache_world *w, uint32_t rank)
 	uint64_t uses = 0, visits = 0;
 
 	for (uint32_t i = 0; i < w->groups.n_workers; i++) {
-		uses += cache_own_layers(w, i) > 0 ? w->stats[i].uses[rank] : 0;
+		uses += w->stats[i].uses[rank];
 		visits += w->stats[i].visits;
 	}
 	return visits > 0 ? (double)uses / (double)visits : 0;

@@ -3,28 +3,34 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Every worker takes these; only their ratio counts. */
+#define LOAD_NS 64000.0
+#define RUN_NS 4000.0
+
 /* ---- Deals by homes ---- */
-
-uint32_t cache_own_layers(const struct cache_world *w, uint32_t worker)
-{
-	const uint32_t group = worker % w->groups.n_groups, n = w->routes->n_moe;
-
-	return group < n ? (n - group + w->groups.n_groups - 1) / w->groups.n_groups : 0;
-}
-
-/* Index of a layer among those that the worker's group serves. */
-static uint32_t own_layer(const struct cache_world *w, uint32_t m)
-{
-	return m / w->groups.n_groups;
-}
 
 static struct odm_groups groups_of(const struct cache_world *w, bool caches)
 {
 	struct odm_groups g = w->groups;
 
-	g.still = g.homes = caches;
-	g.few = UINT32_MAX; /* a batch stays with the layer's group, however many experts it needs */
+	g.homes = caches;
+	g.n_experts = w->routes->n_experts;
+	g.times = w->times;
+	g.few = UINT32_MAX; /* a batch is dealt as a token is, however many experts it needs */
+	if (caches)
+		g.n_groups = 1;
 	return g;
+}
+
+static void fill_times(struct cache_world *w)
+{
+	const uint32_t n = w->groups.n_workers;
+
+	for (uint32_t i = 0; i < n; i++)
+		w->times[i] = (struct odm_deal_times){ .id = i,
+						       .expert = { .load = LOAD_NS, .run = RUN_NS, .row = RUN_NS },
+						       .home = 1.0 / n,
+						       .homes_from = (double)i / n };
 }
 
 static int deal(struct cache_world *w, struct od_err *err)
@@ -82,21 +88,21 @@ static uint32_t of_worker(const struct cache_world *w, const struct cache_visit 
 static int make_stats(struct cache_world *w, struct od_err *err)
 {
 	const struct cache_routes *r = w->routes;
-	const uint32_t n_groups = w->groups.n_groups;
 	uint16_t *list = calloc(r->n_experts, sizeof(*list));
 	int rc = list != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%u experts", r->n_experts);
 
-	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
-		if (cache_own_layers(w, i) > 0)
-			rc = sim_rank_stats_init(&w->stats[i], cache_own_layers(w, i), r->n_experts, err);
-	}
+	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++)
+		rc = sim_rank_stats_init(&w->stats[i], r->n_moe, r->n_experts, err);
 	if (rc == OD_OK)
 		for (size_t i = 0; i < r->n_visits; i++) {
 			const struct cache_visit *v = &r->visit[i];
 
-			for (uint32_t worker = v->m % n_groups; worker < w->groups.n_workers; worker += n_groups)
-				sim_rank_stats_visit(&w->stats[worker], own_layer(w, v->m), list,
-						     of_worker(w, v, worker, list));
+			for (uint32_t worker = 0; worker < w->groups.n_workers; worker++) {
+				const uint32_t n = of_worker(w, v, worker, list);
+
+				if (n > 0)
+					sim_rank_stats_visit(&w->stats[worker], v->m, list, n);
+			}
 		}
 	free(list);
 	return rc;
@@ -108,11 +114,13 @@ int cache_world_open(struct cache_world *w, struct od_err *err)
 	const size_t n = w->groups.n_workers;
 	int rc;
 
+	w->times = calloc(n, sizeof(*w->times));
 	w->worker = calloc(r->n_uses + 1, sizeof(*w->worker));
 	w->next = calloc(r->n_uses + 1, sizeof(*w->next));
 	w->stats = calloc(n, sizeof(*w->stats));
-	if (w->worker == NULL || w->next == NULL || w->stats == NULL)
+	if (w->times == NULL || w->worker == NULL || w->next == NULL || w->stats == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu routes", r->n_uses);
+	fill_times(w);
 	rc = deal(w, err);
 	if (rc == OD_OK)
 		rc = find_next_uses(w, err);
@@ -123,6 +131,7 @@ void cache_world_close(struct cache_world *w)
 {
 	for (uint32_t i = 0; w->stats != NULL && i < w->groups.n_workers; i++)
 		sim_rank_stats_fini(&w->stats[i]);
+	free(w->times);
 	free(w->worker);
 	free(w->next);
 	free(w->stats);
@@ -141,7 +150,7 @@ static int make_plans(const struct cache_world *w, const struct cache_setup *s, 
 
 	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
 		struct sim_cache_plan_opts o = {
-			.n_moe = cache_own_layers(w, i),
+			.n_moe = w->routes->n_moe,
 			.n_experts = n_experts,
 			.inclusion = f,
 			.budget_bytes = s->budget_bytes,
@@ -149,8 +158,6 @@ static int make_plans(const struct cache_world *w, const struct cache_setup *s, 
 			.cost = w->cost,
 		};
 
-		if (o.n_moe == 0)
-			continue;
 		if (!s->planned)
 			o.sizes.pools = SIM_CACHE_POOL(SIM_CACHE_F);
 		o.k = sim_rank_stats_k(&w->stats[i]);
@@ -199,15 +206,13 @@ static uint8_t cost_of_state(enum sim_cache_state state)
 	return cost[state];
 }
 
-/* odm_cost_fn: other groups keep nothing of the layer. */
+/* odm_cost_fn. */
 static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
 	const struct cache_replay *p = arg;
-	const uint32_t n_groups = p->groups.n_groups;
-	const bool keeps = worker % n_groups == m % n_groups;
 
 	for (size_t i = 0; i < n; i++)
-		cost[i] = keeps ? cost_of_state(look(p, worker, own_layer(p->w, m), expert[i])) : ODM_COST_LOAD;
+		cost[i] = cost_of_state(look(p, worker, m, expert[i]));
 }
 
 /* Deals the visit's experts, [n], to workers. */
@@ -224,7 +229,7 @@ static const uint32_t *deal_visit(const struct cache_replay *p, const struct cac
 static int open_caches(struct cache_replay *p, uint32_t worker, const struct sim_cache_plan *plan, struct od_err *err)
 {
 	const struct cache_world *w = p->w;
-	const uint32_t n_moe = cache_own_layers(w, worker), n = p->s->per_layer ? n_moe : 1;
+	const uint32_t n_moe = w->routes->n_moe, n = p->s->per_layer ? n_moe : 1;
 	const uint64_t bytes = w->sizes.bytes[p->s->state], capacity = p->s->budget_bytes / bytes;
 	int rc = OD_OK;
 
@@ -258,8 +263,7 @@ static void end_stay(struct cache_replay *p, uint32_t worker, size_t id, uint64_
 /* Tells a worker's cache of a use. */
 static void use(struct cache_replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
 {
-	const uint32_t layer = own_layer(p->w, v->m), n_experts = p->w->routes->n_experts,
-		       expert = p->w->routes->expert[u];
+	const uint32_t layer = v->m, n_experts = p->w->routes->n_experts, expert = p->w->routes->expert[u];
 	const enum sim_cache_state was = look(p, worker, layer, expert);
 	struct sim_cache *cache = *cache_of(p, worker, layer);
 	struct sim_cache_changes ch;
@@ -284,7 +288,7 @@ static void use(struct cache_replay *p, const struct cache_visit *v, size_t u, u
 static void count(struct cache_replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
 {
 	const uint64_t *bytes = p->w->sizes.bytes;
-	const enum sim_cache_state was = look(p, worker, own_layer(p->w, v->m), p->w->routes->expert[u]);
+	const enum sim_cache_state was = look(p, worker, v->m, p->w->routes->expert[u]);
 	const bool sm = was <= SIM_CACHE_S, e = was <= SIM_CACHE_C || was == SIM_CACHE_E;
 
 	p->n[worker]++;
@@ -297,14 +301,11 @@ static void count(struct cache_replay *p, const struct cache_visit *v, size_t u,
 }
 
 /* The makespan of a layer whose hits are counted; clears them. */
-static void end_layer(struct cache_replay *p, const struct cache_visit *v, const struct sim_cache_plan *plan)
+static void end_layer(struct cache_replay *p, const struct sim_cache_plan *plan)
 {
-	const struct odm_groups *g = &p->groups;
-	const uint32_t group = odm_group_of_layer(g, v->step, v->m);
 	double longest = 0;
 
-	for (uint32_t i = 0; i < odm_group_size(g, group); i++) {
-		uint32_t worker = odm_group_worker(g, group, i);
+	for (uint32_t worker = 0; worker < p->w->groups.n_workers; worker++) {
 		double ns;
 
 		if (p->n[worker] == 0)
@@ -337,11 +338,11 @@ static void run(struct cache_replay *p, const struct sim_cache_plan *plan)
 		if (p->s->budget_bytes > 0)
 			for (uint32_t k = 0; k < v->n; k++)
 				use(p, v, v->first + k, worker[k]);
-		end_layer(p, v, plan);
+		end_layer(p, plan);
 	}
 	if (p->s->budget_bytes > 0)
 		for (uint32_t k = 0; k < p->w->groups.n_workers; k++) {
-			for (size_t id = 0; id < (size_t)cache_own_layers(p->w, k) * r->n_experts; id++) {
+			for (size_t id = 0; id < (size_t)r->n_moe * r->n_experts; id++) {
 				if (look(p, k, (uint32_t)(id / r->n_experts), (uint32_t)(id % r->n_experts)) !=
 				    SIM_CACHE_NONE)
 					end_stay(p, k, id, now);
@@ -390,8 +391,7 @@ static int replay(const struct cache_world *w, const struct cache_setup *s, cons
 		rc = od_fail(err, OD_ERR_NOMEM, "caches of %zu workers", n);
 	if (has_cache)
 		for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
-			if (cache_own_layers(w, i) > 0)
-				rc = open_caches(&p, i, plan != NULL ? &plan[i] : NULL, err);
+			rc = open_caches(&p, i, plan != NULL ? &plan[i] : NULL, err);
 			if (plan != NULL)
 				for (unsigned k = 0; k < SIM_CACHE_STATES; k++)
 					out->experts[k] += plan[i].experts[k];

@@ -1,14 +1,14 @@
 /* cache_replay.h - replays recorded routes through the caches of a cluster's workers (cache_rule.h).
  *
  * Experts are placed on workers as od-main does for workers with caches (main-node/cluster/placement.h), without
- * predictions: groups are fixed, experts have homes, and the experts of a layer are dealt by the cost of their current
- * state in each worker's cache. So each setup has its own deals. Belady's oracle and the plans need deals before the
- * caches have contents (a worker's next use of an expert would depend on its cache); they use the deals by homes, which
- * are those of empty caches. Without a cache experts are dealt as od-main does without caches: groups rotate, and there
- * are no homes.
+ * predictions: all workers are one group, experts have homes, and the experts of a layer are dealt by the cost of their
+ * current state in each worker's cache. So each setup has its own deals. Belady's oracle and the plans need deals
+ * before the caches have contents (a worker's next use of an expert would depend on its cache); they use the deals by
+ * homes, which are those of empty caches. Without a cache experts are dealt as od-main does without caches: groups
+ * rotate, and there are no homes.
  *
- * Each worker has its own cache, for the layers of its group. Prompts read from caches but do not change them, so they
- * are not replayed.
+ * Each worker has its own cache, for all layers. Prompts read from caches but do not change them, so they are not
+ * replayed.
  *
  * Loads begin after the router: there are no predictions, because the cache's gain does not depend on them. The time of
  * a layer is the load time of its slowest worker by Algorithm 3 (sim_cache_makespan_ns).
@@ -29,16 +29,14 @@ struct cache_world {
 	bool full_is_stored; /* as in struct sim_cache_opts */
 	struct sim_cache_cost cost;
 	/* The world's own. */
+	struct odm_deal_times *times; /* [n_workers], which are alike */
 	uint32_t *worker; /* [n_uses]: the worker of each use, dealt by homes */
 	uint64_t *next; /* [n_uses]: that worker's next use of the expert, or CACHE_NEVER */
-	struct sim_rank_stats *stats; /* [n_workers], dealt by homes; all zero for a worker without layers */
+	struct sim_rank_stats *stats; /* [n_workers], dealt by homes */
 };
 
 OD_MUST_CHECK int cache_world_open(struct cache_world *w, struct od_err *err);
 void cache_world_close(struct cache_world *w); /* half-built is fine */
-
-/* Number of layers that the worker's group serves, with fixed groups. */
-uint32_t cache_own_layers(const struct cache_world *w, uint32_t worker);
 
 struct cache_setup {
 	enum cache_rule rule;
