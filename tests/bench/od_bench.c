@@ -19,7 +19,7 @@ static const struct od_bench_command commands[] = {
 	{ "ablate", "gain from prediction and from alignment, on a paced local cluster", od_bench_ablate },
 	{ "precision", "decode speed of each shadow precision", od_bench_precision },
 	{ "decode", "tokens per second of a cluster and of resident mode", od_bench_decode },
-	{ "cache", "gain from an expert cache on every worker, from recorded routes", od_bench_cache },
+	{ "cache", "gain from a cache of experts, from recorded routes", od_bench_cache },
 	{ "residency", "speed of one machine by the memory that it gives to experts", od_bench_residency },
 	{ "texts", "many texts on one machine, by how memory is divided", od_bench_texts },
 	{ "routing", "perplexity and misses of ways to prefer cached experts", od_bench_routing },

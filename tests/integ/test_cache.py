@@ -12,7 +12,7 @@ import struct
 PROMPTS = "tests/bench/prompts.jsonl"
 with open(os.path.join(CHECKPOINT, "config.json")) as f:
     CONFIG = json.load(f)
-LAYERS, EXPERTS, TOP_K = (CONFIG[k] for k in ("num_hidden_layers", "num_local_experts", "num_experts_per_tok"))
+LAYERS, EXPERTS = (CONFIG[k] for k in ("num_hidden_layers", "num_local_experts"))
 
 
 def by_position(steps):
@@ -75,7 +75,7 @@ def prompt_after_prompt_is_recorded():
     assert len(alone) == (len(third["prompt_ids"]) + len(third["token_ids"]) - 1) * LAYERS
 
 
-# The replay once more: od-bench cache by its --help, placement by placement.h's description, caches as lists.
+# The replay once more: od-bench cache by its --help, caches as lists.
 
 def visits(steps, batch=1):
     """[(is a prompt's, [experts of each layer])] a step."""
@@ -91,38 +91,6 @@ def visits(steps, batch=1):
             together = [q[t] for q in decodes if t < len(q)]
             out.append((0, [sorted({e for s in together for row in s[3][m] for e in row}) for m in range(LAYERS)]))
     return out
-
-
-LOAD, RUN = 64, 4  # what a whole load and a run count when experts are dealt, beside
-COST = {"F": 0, "C": 8, "S": 16, "E": 48}  # what is still to be done about an expert of which a cache has this
-
-
-def deal(experts, members, first, cost):
-    """{expert: worker}. first(e): the place among members from which equal ones are tried; cost(w, e)."""
-    load, out = dict.fromkeys(members, 0), {}
-    while len(out) < len(experts):
-        ready = [(load[w] + RUN + cost(w, e), e, (i - first(e)) % len(members), w)
-                 for i, w in enumerate(members) for e in experts if e not in out]
-        at, e, _, w = min(ready)
-        out[e], load[w] = w, at
-    return out
-
-
-def by_cost(m, experts, workers, groups, cost):
-    """As main deals to workers with caches: layers stay with their groups, expert e is at home with the e-th of one."""
-    members = range(m % groups, workers, groups)
-    return deal(experts, members, lambda e: e % len(members), cost)
-
-
-def cold_makespan(steps, workers, group_size):
-    """Without caches, in whole loads: groups turn with the steps when else one would serve two layers in a row."""
-    groups, spans = max(1, workers // min(group_size, workers)), []
-    for number, (prompt, layers) in enumerate(steps, 1):
-        for m, experts in enumerate(layers if not prompt else []):
-            members = range((m + (number if groups > 1 and LAYERS % groups == 1 else 0)) % groups, workers, groups)
-            dealt = list(deal(experts, members, lambda e: m // groups, lambda w, e: LOAD).values())
-            spans.append(max(map(dealt.count, dealt)))
-    return sum(spans) / len(spans)
 
 
 class Cache:
@@ -174,45 +142,33 @@ class Cache:
         self.came[x] = self.clock
 
 
-def oracle(decodes, workers, groups):
-    """Experts dealt by homes, as if no cache ever had one, and when the worker uses each next: [(dealt, {expert: when})]"""
+def next_uses(decodes):
+    """[{expert: when it is used next}]"""
     out, seen, when = [], {}, 0
     for m, experts in reversed(decodes):
-        dealt, following = by_cost(m, experts, workers, groups, lambda w, e: LOAD), {}
+        following = {}
         for e in reversed(experts):
             when -= 1
-            following[e] = seen.get((dealt[e], m, e), math.inf)
-            seen[dealt[e], m, e] = when
-        out.append((dealt, following))
+            following[e] = seen.get((m, e), math.inf)
+            seen[m, e] = when
+        out.append(following)
     return out[::-1]
 
 
-def replay(steps, policy, share, shared, workers=1, group_size=TOP_K, state="F", size=None):
-    """(uses that read, uses, sum of makespans in units of a whole load, layers)"""
-    groups = max(1, workers // min(group_size, workers))
+def replay(steps, policy, share, shared, size=None):
+    """(uses that read, uses, layers)"""
     decodes = [(m, experts) for prompt, layers in steps if not prompt for m, experts in enumerate(layers)]
     numbers = [n for n, (prompt, layers) in enumerate(steps, 1) if not prompt for _ in layers]
-    places, caches = int(int(2.0 * share / 100 * WEIGHTS * LAYERS * EXPERTS / workers) // (size or STORED)), {}
-    for w in range(workers):
-        own = range(w % groups, LAYERS, groups)
-        one = Cache(policy, places)
-        for i, m in enumerate(own):
-            caches[w, m] = one if shared else Cache(policy, places // len(own) + (i < places % len(own)))
-    known = oracle(decodes, workers, groups) if policy == "belady" else None
-    loads = n_uses = spans = 0
-    for i, (m, experts) in enumerate(decodes):
-        def has(w, e):
-            return (m, e) in caches[w, m].came
-        if known:
-            dealt, following = known[i]
-        else:
-            dealt = by_cost(m, experts, workers, groups, lambda w, e: COST[state] if has(w, e) else LOAD)
-        missed = [dealt[e] for e in experts if not has(dealt[e], e)]
-        loads, n_uses = loads + len(missed), n_uses + len(experts)
-        spans += max(map(missed.count, missed), default=0)
+    places = int(int(2.0 * share / 100 * WEIGHTS * LAYERS * EXPERTS) // (size or STORED))
+    one = Cache(policy, places)
+    caches = [one if shared else Cache(policy, places // LAYERS + (m < places % LAYERS)) for m in range(LAYERS)]
+    loads = n_uses = 0
+    for (m, experts), number, following in zip(decodes, numbers, next_uses(decodes)):
+        loads += sum((m, e) not in caches[m].came for e in experts)
+        n_uses += len(experts)
         for e in experts:
-            caches[dealt[e], m].use((m, e), numbers[i], following[e] if known else None)
-    return loads, n_uses, spans, len(decodes)
+            caches[m].use((m, e), number, following[e])
+    return loads, n_uses, len(decodes)
 
 
 WEIGHTS, CODED = 176160768, int(176160768 * (10.72 - 8) / 8)
@@ -228,42 +184,37 @@ def row(r, policy, share):
     return next(x for x in r["caches"] if x["policy"] == policy and abs(x["budget_percent"] - share) < 1e-6)
 
 
-def compare(steps, r, shared, workers, group_size):
+def compare(steps, r, shared):
     load_ms = WEIGHTS / 3.5e9 * 1e3 * (1 + (10.72 - 8) / 8)
-    assert math.isclose(r["cold_makespan_ms"], cold_makespan(steps, workers, group_size) * load_ms, rel_tol=1e-6)
     for policy in "fifo", "lru", "lfu", "belady", "lrfu":
         for share in SHARES:
-            loads, uses, spans, layers = replay(steps, policy, share, shared or policy in ("belady", "lrfu"), workers, group_size)
+            loads, uses, layers = replay(steps, policy, share, shared or policy in ("belady", "lrfu"))
             got = row(r, policy, share)
             assert r["uses"] == uses
+            assert math.isclose(r["cold_makespan_ms"], uses / layers * load_ms, rel_tol=1e-6)
             # Reading alone counts here: two inflaters at 50 GB/s are never what is waited for.
             for key, want in (("missed_uses_percent", 100 * loads / uses), ("missed_bytes_percent", 100 * loads / uses),
-                              ("makespan_ms", spans / layers * load_ms)):
+                              ("makespan_ms", loads / layers * load_ms), ("makespan_ratio", loads / uses)):
                 assert math.isclose(got[key], want, rel_tol=1e-6), (policy, share, key, got[key], want)
 
 
 @test
 def replays_are_those_of_lists():
     steps = visits(read_routes(recorded()))
-    compare(steps, bench("--routes", recorded()), False, 1, TOP_K)
-    compare(steps, bench("--routes", recorded(), "--rivals-share"), True, 1, TOP_K)
-    compare(steps, bench("--routes", recorded(), "--workers", 4), False, 4, TOP_K)
-    # Groups of three, three and two, so that it matters who is whose home; and of one each.
-    compare(steps, bench("--routes", recorded(), "--workers", 8, "--group-size", 2), False, 8, 2)
-    compare(steps, bench("--routes", recorded(), "--workers", 11, "--group-size", 1, "--rivals-share"), True, 11, 1)
+    compare(steps, bench("--routes", recorded()), False)
+    compare(steps, bench("--routes", recorded(), "--rivals-share"), True)
 
 
 @test
-def what_a_cache_has_of_an_expert_decides_who_gets_it():
-    """Kept in part, an expert costs less than a whole load, but soon as much as one elsewhere."""
+def what_is_kept_in_part_is_read_for_the_rest():
     steps = visits(read_routes(recorded()), 5)
     found = set()
     for state, form, size, still in (("F", "plain", 2 * WEIGHTS, 0), ("C", "plain", STORED, 0), ("S", "planes", WEIGHTS, CODED),
                                      ("E", "planes", CODED, WEIGHTS)):
-        r = bench("--routes", recorded(), "--workers", 4, "--batch", 5, "--form", form, "--rival-state", state)
+        r = bench("--routes", recorded(), "--batch", 5, "--form", form, "--rival-state", state)
         for policy in "lru", "lfu":
             for share in SHARES:
-                loads, uses, _, _ = replay(steps, policy, share, False, 4, TOP_K, state, size)
+                loads, uses, _ = replay(steps, policy, share, False, size)
                 read = (loads * STORED + (uses - loads) * still) / uses / STORED
                 got = row(r, policy, share)
                 assert math.isclose(got["missed_bytes_percent"], 100 * read, rel_tol=1e-6), (state, policy, share)
@@ -277,9 +228,7 @@ def batches_decode_together():
     r = bench("--routes", recorded(), "--batch", 5)
     together = visits(steps, 5)
     assert r["decode_steps"] == sum(not s[0] for s in together) < sum(not s[1] for s in steps) / 3
-    compare(together, r, False, 1, TOP_K)
-    # Eleven groups, one of them larger: without caches the start moves on with every step, since 12 layers leave 1.
-    compare(together, bench("--routes", recorded(), "--batch", 5, "--workers", 23), False, 23, TOP_K)
+    compare(together, r, False)
 
 
 def routes_by_zipf(sequences):
@@ -309,21 +258,16 @@ def the_planner_expects_what_the_replay_finds():
     assert math.isclose(sum(x["share"] for x in r["ranks"]), 200)
     for share in SHARES:
         rank, full = row(r, "rank", share), row(r, "rank F", share)
-        assert abs(rank["planned_makespan_ms"] / rank["worker_makespan_ms"] - 1) < 0.02, rank
+        assert abs(rank["planned_makespan_ms"] / rank["makespan_ms"] - 1) < 0.02, rank
         assert rank["makespan_ms"] < 1.01 * full["makespan_ms"]
         best = row(r, "belady", share)["missed_uses_percent"]
         for policy in "lrfu", "rank F", "lfu", "lru", "marking", "fifo":
             assert best <= row(r, policy, share)["missed_uses_percent"], (policy, share)
-    # Sets of experts that are not all of one size: what four rows need. Several workers are planned for as if experts were
-    # dealt by homes; that they are dealt to who has them is better.
-    four = routes_by_zipf(4)
-    sets = bench("--routes", four, "--batch", 4)
-    dealt = bench("--routes", four, "--batch", 4, "--workers", 4)
+    # Sets of experts that are not all of one size: what four rows need.
+    sets = bench("--routes", routes_by_zipf(4), "--batch", 4)
     for share in SHARES:
         rank = row(sets, "rank", share)
-        assert abs(rank["planned_makespan_ms"] / rank["worker_makespan_ms"] - 1) < 0.02, rank
-        rank = row(dealt, "rank", share)
-        assert rank["worker_makespan_ms"] < (1 if share < 20 else 0.95) * rank["planned_makespan_ms"], rank
+        assert abs(rank["planned_makespan_ms"] / rank["makespan_ms"] - 1) < 0.02, rank
     # Plain experts take half as much again: then some are worth keeping compressed.
     plain = bench("--routes", one, "--form", "plain")
     assert all(row(plain, "rank", s)["pool_c"] > 0 for s in SHARES)

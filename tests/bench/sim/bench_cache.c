@@ -1,5 +1,5 @@
-/* od-bench cache: the gain from an expert cache on every worker, by replaying routes under every policy and budget
- * (ZipMoE section 3.4; its ablation of caching in Fig. 10). */
+/* od-bench cache: the gain from a cache of experts, by replaying routes under every policy and budget (ZipMoE section
+ * 3.4; its ablation of caching in Fig. 10). */
 #include "common/base/clock.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/recall_progress.h"
@@ -47,7 +47,7 @@ struct cache_study {
 
 struct cache_options {
 	const char *routes, *budgets;
-	uint64_t batch, workers, group_size, seed;
+	uint64_t batch, seed;
 	double read_gbps;
 	int form, rival_state;
 	bool shared, json, help;
@@ -63,13 +63,9 @@ static int parse(struct cache_options *o, int argc, char **argv, struct od_err *
 		{ "batch", OD_ARG_UINT, &o->batch, "N",
 		  "N sequences decode together, one row each per step (default: 1)", 1, 1024, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the policy Marking (default: 1)", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
-		{ "workers", OD_ARG_UINT, &o->workers, "N", "workers, each with its own cache (default: 1)", 1, 1024,
-		  NULL },
-		{ "group-size", OD_ARG_UINT, &o->group_size, "G",
-		  "workers that serve one layer together (default: top-k)", 1, 1024, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "The cache" },
 		{ "budget", OD_ARG_STRING, &o->budgets, "LIST",
-		  "cache per worker: sizes (900MiB), or shares (20%) of all experts as published over the workers (default: " DEFAULT_BUDGETS
+		  "sizes of the cache (900MiB), or shares (20%) of all experts as published (default: " DEFAULT_BUDGETS
 		  ")",
 		  0, 0, NULL },
 		{ "rival-state", OD_ARG_CHOICE, &o->rival_state, "F|C|S|E",
@@ -89,15 +85,12 @@ static int parse(struct cache_options *o, int argc, char **argv, struct od_err *
 	return od_bench_options(
 		table, sizeof(table) / sizeof(table[0]), argc, argv, &o->help,
 		"cache --routes FILE [OPTIONS]\n       od-bench cache --record FILE --help",
-		"Replays recorded routes through an expert cache on every worker, for each policy and size. Prints\n"
-		"bytes read, residency time and load time per layer. lrfu: as od-main and od-worker do; rank: pools\n"
-		"by ZipMoE's planner; rank F: only ready-to-compute experts; belady: evicts with the future known.\n"
-		"Experts are placed as od-main places them: fixed groups; each expert goes to the worker where it\n"
-		"costs least, given the caches; ties go to its home. Belady and the plans place by homes alone, so\n"
-		"that the future does not depend on the cache. Prompts are not replayed. The times without a cache,\n"
-		"for comparison, place experts round-robin.\n"
+		"Replays recorded routes through one cache of experts, that of a worker or of od-main on one machine,\n"
+		"for each policy and size. Prints bytes read, residency time and load time per layer. lrfu: as od-main\n"
+		"and od-worker do; rank: pools by ZipMoE's planner; rank F: only ready-to-compute experts; belady:\n"
+		"evicts with the future known. Prompts are not replayed.\n"
 		"Example: od-bench cache --record R --pack PACK --prompts tests/bench/prompts.jsonl\n"
-		"         od-bench cache --routes R --workers 4",
+		"         od-bench cache --routes R",
 		err);
 }
 
@@ -114,7 +107,7 @@ static int parse_budgets(const struct cache_options *o, struct cache_study *s, s
 {
 	const double published = 2.0 * (double)EXPERT_WEIGHTS * s->routes.n_moe * s->routes.n_experts;
 
-	return cache_budgets_parse(&s->budgets, o->budgets, published / (double)o->workers, 1, err);
+	return cache_budgets_parse(&s->budgets, o->budgets, published, 1, err);
 }
 
 /* ---- The study ---- */
@@ -135,7 +128,6 @@ static void describe_world(const struct cache_options *o, struct cache_study *s)
 
 	s->world = (struct cache_world){
 		.routes = &s->routes,
-		.groups = odm_groups_make((uint32_t)o->workers, (uint32_t)o->group_size, s->routes.top_k, s->routes.n_moe),
 		.sizes = sim_cache_sizes_of(EXPERT_WEIGHTS, (uint64_t)(weights * e_share), 2 * EXPERT_WEIGHTS, o->form == FORM_PLANES),
 		.full_is_stored = o->form == FORM_PLANES,
 		.cost = {
@@ -192,18 +184,6 @@ static double makespan_ms(const struct cache_result *r)
 	return r->makespan_ns / (double)r->layers / OD_NS_PER_MS;
 }
 
-/* Share of a rank over all workers' turns. */
-static double rank_share(const struct cache_world *w, uint32_t rank)
-{
-	uint64_t uses = 0, visits = 0;
-
-	for (uint32_t i = 0; i < w->groups.n_workers; i++) {
-		uses += w->stats[i].uses[rank];
-		visits += w->stats[i].visits;
-	}
-	return visits > 0 ? (double)uses / (double)visits : 0;
-}
-
 static void report_facts(const struct cache_options *o, const struct cache_study *s, struct od_report *r)
 {
 	const struct cache_world *w = &s->world;
@@ -214,8 +194,6 @@ static void report_facts(const struct cache_options *o, const struct cache_study
 	od_report_fact(r, "top_k", "top-k", OD_INT(s->routes.top_k), 0, NULL);
 	od_report_fact(r, "decode_steps", "decode steps", OD_INT(s->routes.n_decode_steps), 0, NULL);
 	od_report_fact(r, "uses", "expert uses", OD_INT(s->cold.uses), 0, NULL);
-	od_report_fact(r, "workers", "workers", OD_INT(w->groups.n_workers), 0, NULL);
-	od_report_fact(r, "groups", "groups", OD_INT(w->groups.n_groups), 0, NULL);
 	od_report_fact(r, "expert_stored_bytes", "an expert as stored", OD_BYTES(w->sizes.bytes[SIM_CACHE_C]), 0, NULL);
 	od_report_fact(r, "expert_full_bytes", "as computed on", OD_BYTES(w->sizes.bytes[SIM_CACHE_F]), 0, NULL);
 	od_report_fact(r, "cold_makespan_ms", "a layer's loads without a cache", OD_REAL(makespan_ms(&s->cold)), 2,
@@ -224,14 +202,14 @@ static void report_facts(const struct cache_options *o, const struct cache_study
 
 static void report_ranks(const struct cache_study *s, struct od_report *r)
 {
-	static const struct od_column columns[] = { { "rank", "rank", 0 }, { "share", "used in a turn, %", 1 } };
-	struct od_table *t = od_report_table(r, "ranks",
-					     "How often the expert of each rank was used when a worker had its "
-					     "layer's turn",
-					     columns, 2);
+	static const struct od_column columns[] = { { "rank", "rank", 0 }, { "share", "used, %", 1 } };
+	const struct sim_rank_stats *stats = &s->world.stats;
+	struct od_table *t = od_report_table(
+		r, "ranks", "How often the expert of each rank was used when its layer had its turn", columns, 2);
 
 	for (uint32_t rank = 0; rank < s->routes.n_experts; rank++) {
-		const struct od_cell cells[] = { OD_INT(rank + 1), OD_REAL(100 * rank_share(&s->world, rank)) };
+		const double share = (double)stats->uses[rank] / (double)stats->visits;
+		const struct od_cell cells[] = { OD_INT(rank + 1), OD_REAL(100 * share) };
 
 		od_table_row(t, cells);
 	}
@@ -245,17 +223,16 @@ static void report_row(const struct cache_study *s, size_t budget, size_t kind, 
 		OD_REAL(s->budgets.budget[budget].percent),
 		OD_BYTES(s->budgets.budget[budget].bytes),
 		OD_TEXT(cache_kinds[kind].name),
-		rank ? OD_INT(c->experts[SIM_CACHE_F]) : OD_NONE,
-		rank ? OD_INT(c->experts[SIM_CACHE_C]) : OD_NONE,
-		rank ? OD_INT(c->experts[SIM_CACHE_S]) : OD_NONE,
-		rank ? OD_INT(c->experts[SIM_CACHE_E]) : OD_NONE,
+		rank ? OD_INT(c->plan.experts[SIM_CACHE_F]) : OD_NONE,
+		rank ? OD_INT(c->plan.experts[SIM_CACHE_C]) : OD_NONE,
+		rank ? OD_INT(c->plan.experts[SIM_CACHE_S]) : OD_NONE,
+		rank ? OD_INT(c->plan.experts[SIM_CACHE_E]) : OD_NONE,
 		OD_REAL(100.0 * (double)c->loads / (double)c->uses),
 		OD_REAL(cache_read_percent(c)),
 		OD_REAL(c->stays > 0 ? c->stay_steps / (double)c->stays : NAN),
 		OD_REAL(makespan_ms(c)),
 		OD_REAL(makespan_ms(c) / makespan_ms(&s->cold)),
-		OD_REAL(c->worker_ns / (double)c->worker_layers / OD_NS_PER_MS),
-		rank ? OD_REAL(c->planned_ns / (double)c->worker_layers / OD_NS_PER_MS) : OD_NONE,
+		rank ? OD_REAL(c->plan.makespan_ns / OD_NS_PER_MS) : OD_NONE,
 	};
 
 	od_table_row(t, cells);
@@ -265,7 +242,7 @@ static int report(const struct cache_options *o, const struct cache_study *s, st
 {
 	static const struct od_column columns[] = {
 		{ "budget_percent", "budget, %", 1 },
-		{ "budget_bytes", "a worker", 0 },
+		{ "budget_bytes", "cache", 0 },
 		{ "policy", "policy", 0 },
 		{ "pool_f", "F", 0 },
 		{ "pool_c", "C", 0 },
@@ -276,8 +253,7 @@ static int report(const struct cache_options *o, const struct cache_study *s, st
 		{ "stay_steps", "stay, steps", 1 },
 		{ "makespan_ms", "layer, ms", 2 },
 		{ "makespan_ratio", "of cold", 3 },
-		{ "worker_makespan_ms", "worker, ms", 2 },
-		{ "planned_makespan_ms", "planned", 2 },
+		{ "planned_makespan_ms", "planned, ms", 2 },
 	};
 	struct od_report *r;
 	struct od_table *t;
@@ -321,7 +297,6 @@ int od_bench_cache(int argc, char **argv, struct od_err *err)
 	struct cache_options o = {
 		.budgets = DEFAULT_BUDGETS,
 		.batch = 1,
-		.workers = 1,
 		.seed = 1,
 		.read_gbps = 3.5,
 	};

@@ -8,8 +8,8 @@
 
 struct cache_budgets {
 	struct cache_budget {
-		uint64_t bytes; /* per worker */
-		double percent; /* percent of the published size of all experts, divided by the number of workers */
+		uint64_t bytes;
+		double percent; /* percent of the published size of all experts */
 	} budget[OD_LIST_MAX];
 	size_t n;
 };
