@@ -26,7 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MANY_BYTES (16u * 1024u) /* bytes of rows on their way to a worker */
+#define MANY_BYTES (16u * 1024u) /* bytes of rows on their way to workers */
 #define MOST_NS (24 * 3600 * OD_NS_PER_S)
 #define RESULTS_AT_ONCE 64 /* RESULTs of one worker, then the others get their turn */
 
@@ -66,6 +66,7 @@ struct service {
 	bool *has_more; /* [OD_MAX_HOSTS], by index in the view */
 	zmq_pollitem_t *items; /* [2 * OD_MAX_HOSTS + 3] */
 	uint64_t last_request;
+	bool many_in_flight; /* rows fill main's port */
 	uint64_t layer_begin_ns; /* when its experts were asked for */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
 	struct odm_cluster_figures figures;
@@ -260,14 +261,18 @@ static void announce(struct service *s)
 
 /* --- sending --- */
 
-/* Heartbeats wait behind many bytes, and say nothing about the link then. */
+/* All rows share main's port. Heartbeats wait behind many bytes, and say nothing about a link then. */
 static void hold(struct service *s, struct odm_link *l, uint64_t bytes)
 {
-	const bool many = bytes > MANY_BYTES;
+	const bool were_many = s->many_in_flight;
+	uint64_t all = 0;
 
-	if (many || l->held_bytes > MANY_BYTES)
-		odm_members_in_flight(odm_cluster_members(s->cluster), l->member, many ? bytes : 0);
 	l->held_bytes = bytes;
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
+		all += s->net.link[w].held_bytes;
+	s->many_in_flight = all > MANY_BYTES;
+	if (s->many_in_flight || were_many)
+		odm_members_in_flight(odm_cluster_members(s->cluster), s->many_in_flight ? all : 0);
 }
 
 /* A RUN of n pieces of one worker. request 0: a new one, which OD_ERR_BUSY puts off while the worker holds too many

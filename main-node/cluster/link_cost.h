@@ -47,7 +47,7 @@ struct odm_link_cost {
 	double bare_ns; /* round trip of the bare PING in front of the probe; 0: it has not come back */
 	bool has_probe; /* one is on its way */
 	bool measured; /* well enough to be used */
-	uint64_t run_bytes; /* RUNs on their way, if these are many */
+	uint64_t run_bytes; /* rows on their way through main's port, if these are many */
 	/* The decision. */
 	bool passed[ODM_N_DEALS]; /* gets no experts of this kind; [ODM_DEAL_FEW]: none at all */
 	bool worth[ODM_N_DEALS]; /* scratch */
@@ -59,7 +59,7 @@ struct odm_link_cost {
 /* A session begins. another: in a new process, of which nothing is known. */
 void odm_link_cost_begin(struct odm_link_cost *c, uint64_t now, bool another);
 void odm_link_cost_sent(struct odm_link_cost *c, uint64_t sequence, uint32_t bytes, uint64_t now);
-/* So many bytes of RUNs are on their way, in front of PINGs. */
+/* So many bytes of rows are on their way through main's port, in front of PINGs. */
 void odm_link_cost_in_flight(struct odm_link_cost *c, uint64_t bytes);
 /* The answer to that PING, with this much padding. */
 void odm_link_cost_echo(struct odm_link_cost *c, uint64_t sequence, size_t bytes, uint64_t now);

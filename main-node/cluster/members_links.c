@@ -203,10 +203,11 @@ void odm_members_weigh(struct odm_members *ms)
 
 /* ---- Engine thread ---- */
 
-void odm_members_in_flight(struct odm_members *ms, uint32_t id, uint64_t bytes)
+void odm_members_in_flight(struct odm_members *ms, uint64_t bytes)
 {
 	pthread_mutex_lock(&ms->lock);
-	odm_link_cost_in_flight(&ms->member[id]->cost, bytes);
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		odm_link_cost_in_flight(&ms->listed[i]->cost, bytes);
 	pthread_mutex_unlock(&ms->lock);
 }
 

@@ -6,8 +6,8 @@
 
 #include "main-node/cluster/members.h"
 
-/* Engine thread: row bytes of RUNs on their way to it; heartbeats wait behind them. */
-void odm_members_in_flight(struct odm_members *ms, uint32_t id, uint64_t bytes);
+/* Engine thread: row bytes of RUNs on their way, if these are many; all heartbeats wait behind them. */
+void odm_members_in_flight(struct odm_members *ms, uint64_t bytes);
 /* Engine thread: its answer for n experts is late. took_ns: it has taken so long, `times` as long as it should, that
  * nothing excuses it; 0: only its link may be late. True: it is late indeed, because a heartbeat is late, too, or
  * took_ns is given. It gets less work, or for its link none. May raise the epoch. */
