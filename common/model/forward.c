@@ -628,11 +628,12 @@ static int fetch_call(struct od_forward *f, struct od_expert_runner *runner, str
 	return rc;
 }
 
-int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err)
+int od_forward_submit(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err)
 {
-	const struct od_config *c = f->o.config;
-	const struct od_layer_spec *l = od_config_layer(c, f->layer);
-	struct od_moe_call call = {
+	int rc;
+
+	assert(f->phase == PHASE_EXPERTS);
+	f->call = (struct od_moe_call){
 		.step = f->step,
 		.m = od_forward_m(f),
 		.n_rows = f->n_rows,
@@ -640,25 +641,37 @@ int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, st
 		.expert_at = ref(f, BUF_EXPERT),
 		.y_at = ref(f, BUF_Y),
 	};
-	int rc;
+	rc = fetch_call(f, runner, &f->call, err);
+	if (rc == OD_OK)
+		rc = runner->submit(runner, &f->call, err);
+	/* In a cluster, shared experts are computed here while the workers compute theirs. */
+	if (rc == OD_OK)
+		run_shared(f, od_config_layer(f->o.config, f->layer));
+	return rc;
+}
+
+int od_forward_collect(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err)
+{
+	const struct od_config *c = f->o.config;
+	int rc = OD_OK;
 
 	assert(f->phase == PHASE_EXPERTS);
-	rc = fetch_call(f, runner, &call, err);
-	if (rc == OD_OK)
-		rc = runner->submit(runner, &call, err);
-	if (rc != OD_OK)
-		return rc;
-	/* In a cluster, shared experts are computed here while the workers compute theirs. */
-	run_shared(f, l);
 	if (runner->collect != NULL)
-		rc = runner->collect(runner, err);
+		rc = runner->collect(runner, &f->call, err);
 	if (rc != OD_OK)
 		return rc;
 	if (!runner->on_device && f->staged)
-		od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_Y), call.y,
+		od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_Y), f->call.y,
 			      f->n_rows * c->top_k * c->hidden * sizeof(float));
-	run_combine(f, l);
+	run_combine(f, od_config_layer(c, f->layer));
 	return OD_OK;
+}
+
+int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err)
+{
+	const int rc = od_forward_submit(f, runner, err);
+
+	return rc == OD_OK ? od_forward_collect(f, runner, err) : rc;
 }
 
 uint32_t od_forward_layer(const struct od_forward *f)

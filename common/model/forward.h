@@ -52,9 +52,9 @@ struct od_expert_runner {
 	unsigned (*needs)(struct od_expert_runner *r, uint64_t step, uint32_t m);
 	/* Starts the work without waiting for it. *call stays valid until collect has returned. */
 	int (*submit)(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err);
-	/* After a successful submit: waits until y is filled, or the work that fills y_at is queued. NULL: submit does
-	 * that. */
-	int (*collect)(struct od_expert_runner *r, struct od_err *err);
+	/* After a successful submit of the call: waits until y is filled, or the work that fills y_at is queued. NULL:
+	 * submit does that. */
+	int (*collect)(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err);
 };
 
 struct od_forward;
@@ -80,9 +80,13 @@ void od_forward_attention(struct od_forward *f);
 /* True: the current layer has been routed, od_forward_experts is next. */
 bool od_forward_routed(const struct od_forward *f);
 
-/* Runs the current layer's experts through the runner, combines them in router order and moves to the next layer.
- * Shared experts are computed between submit and collect. On an error the cursor stays, so that the call can be
- * repeated. */
+/* Submits the current layer's experts to the runner, and queues the shared experts: they are computed between submit
+ * and collect. */
+OD_MUST_CHECK int od_forward_submit(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err);
+/* After it, with the same runner: collects the experts' outputs, combines them in router order and moves to the next
+ * layer. On an error of either the cursor stays, and od_forward_submit can be called again. */
+OD_MUST_CHECK int od_forward_collect(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err);
+/* Both. */
 OD_MUST_CHECK int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err);
 
 /* the cursor; behind the last one that it holds when it is done */

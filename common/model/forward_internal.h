@@ -79,6 +79,7 @@ struct od_forward {
 	void *host[N_BUFFERS]; /* memory that fetches fill: the device's mapping, else a stage */
 	bool staged; /* the latter */
 	unsigned fetched;
+	struct od_moe_call call; /* that od_forward_submit has submitted */
 };
 
 /* Elements of the ropes before this one; with rope n_ropes, of all ropes. */

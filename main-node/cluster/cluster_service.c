@@ -727,13 +727,13 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	return OD_OK;
 }
 
-static int collect(struct od_expert_runner *r, struct od_err *err)
+static int collect(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct service *s = service_of(r);
 	const uint64_t span = odm_span_begin(s->now->step);
 	const int rc = run_pieces(s, err);
 
-	odm_span_end(s->now->step, ODM_SPAN_WAIT, s->call->m, span);
+	odm_span_end(s->now->step, ODM_SPAN_WAIT, call->m, span);
 	if (rc != OD_OK)
 		return rc;
 	/* The times belong to this layer's RUNs; the next submit() sets them to 0. */

@@ -622,12 +622,13 @@ static void learn_loads(struct tiered *t)
 	odm_host_experts_end(t->host, ready_ns);
 }
 
-static int collect(struct od_expert_runner *r, struct od_err *err)
+static int collect(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct tiered *t = tiered_of(r);
 	const uint64_t begin_ns = od_now_ns();
 	int rc;
 
+	(void)call; /* t->call */
 	if (odm_tier_store_all(t->store) != NULL)
 		return OD_OK;
 	rc = run_items(t, err);

@@ -345,21 +345,19 @@ int submit_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *
 	size_t n = call->n_rows;
 
 	(void)err;
-	w->call = call;
 	od_device_put(w->device, OD_QUEUE_COMPUTE, op.experts.x, call->x, n * c->hidden * sizeof(float));
 	od_device_put(w->device, OD_QUEUE_COMPUTE, op.experts.choice, call->expert, n * c->top_k * sizeof(uint16_t));
 	od_device_run(w->device, OD_QUEUE_COMPUTE, &op);
 	return OD_OK;
 }
 
-int collect_elsewhere(struct od_expert_runner *runner, struct od_err *err)
+int collect_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	struct elsewhere *w = (struct elsewhere *)runner;
 	const struct od_config *c = &w->t->cfg;
 
-	od_device_get(w->device, OD_QUEUE_COMPUTE, w->call->y, od_buf_ref(w->y, 0),
-		      w->call->n_rows * c->top_k * c->hidden * sizeof(float));
-	w->call = NULL;
+	od_device_get(w->device, OD_QUEUE_COMPUTE, call->y, od_buf_ref(w->y, 0),
+		      call->n_rows * c->top_k * c->hidden * sizeof(float));
 	return od_device_sync(w->device, err);
 }
 

@@ -76,11 +76,10 @@ struct elsewhere {
 	struct od_device *device;
 	struct tiny_weights weights;
 	struct od_buf *x, *expert, *y, *scratch;
-	const struct od_moe_call *call; /* submitted */
 };
 
 int submit_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err);
-int collect_elsewhere(struct od_expert_runner *runner, struct od_err *err);
+int collect_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err);
 void elsewhere_open(struct elsewhere *w, const struct tiny_model *t);
 void elsewhere_close(struct elsewhere *w);
 

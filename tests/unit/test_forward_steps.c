@@ -38,13 +38,13 @@ static int flaky_submit(struct od_expert_runner *runner, const struct od_moe_cal
 	return f->calls % 3 == 2 ? OD_OK : od_fail(err, OD_ERR_UNREACHABLE, "no worker is left");
 }
 
-static int flaky_collect(struct od_expert_runner *runner, struct od_err *err)
+static int flaky_collect(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	struct flaky *f = (struct flaky *)runner;
 
 	if (f->calls % 3 == 2)
 		return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left");
-	return f->real->collect != NULL ? f->real->collect(f->real, err) : OD_OK;
+	return f->real->collect != NULL ? f->real->collect(f->real, call, err) : OD_OK;
 }
 
 static void retry(const struct tiny_model *t, struct engine *e, struct flaky *flaky, struct result *again)
@@ -125,13 +125,13 @@ static int between_submit(struct od_expert_runner *runner, const struct od_moe_c
 	return submit_elsewhere(&b->real->runner, call, err);
 }
 
-static int between_collect(struct od_expert_runner *runner, struct od_err *err)
+static int between_collect(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	struct between *b = (struct between *)runner;
 
 	b->layers++;
 	b->queued += od_device_ticket(b->device, OD_QUEUE_COMPUTE) > b->submitted;
-	return collect_elsewhere(&b->real->runner, err);
+	return collect_elsewhere(&b->real->runner, call, err);
 }
 
 /* Each layer's first expert is its shared one, too. */
@@ -241,9 +241,9 @@ static int check_and_submit(struct od_expert_runner *runner, const struct od_moe
 	return submit_elsewhere(&k->real->runner, call, err);
 }
 
-static int collect_checked(struct od_expert_runner *runner, struct od_err *err)
+static int collect_checked(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
-	return collect_elsewhere(&((struct check_rows *)runner)->real->runner, err);
+	return collect_elsewhere(&((struct check_rows *)runner)->real->runner, call, err);
 }
 
 static void test_fetch(void **state)
