@@ -6,21 +6,28 @@
 #include <math.h>
 #include <string.h>
 
+/* The current rows' part of a buffer of rows. */
 static struct od_ref ref(const struct od_forward *f, enum buffer b)
 {
-	return od_forward_ref(f, b);
+	return od_ref_at(od_forward_ref(f, b), b < N_ROW_BUFFERS ? f->now->first * f->row_bytes[b] : 0);
 }
 
 static struct od_ref row_ref(const struct od_forward *f, enum buffer b, size_t row, size_t n)
 {
-	return od_buf_ref(f->buf[f->card], f->at[b] + row * n * sizeof(float));
+	return od_ref_at(ref(f, b), row * n * sizeof(float));
+}
+
+/* As ref, of the host's memory. */
+static void *host_rows(const struct od_forward *f, enum buffer b)
+{
+	return (char *)f->host[b] + (b < N_ROW_BUFFERS ? f->now->first * f->row_bytes[b] : 0);
 }
 
 /* op: all but profile and rows. */
 static void run(struct od_forward *f, struct od_op *op)
 {
 	op->profile = f->o.profile;
-	op->n_rows = (uint32_t)f->n_rows;
+	op->n_rows = (uint32_t)f->now->n;
 	od_device_run(f->o.device, OD_QUEUE_COMPUTE, op);
 	f->queued = true;
 }
@@ -37,7 +44,7 @@ static void give(struct od_forward *f)
 	const struct od_weight_stream *stream = &f->o.dense->stream;
 
 	if (f->taken)
-		stream->give(stream->arg, f->layer);
+		stream->give(stream->arg, f->now->layer);
 	f->taken = false;
 }
 
@@ -46,10 +53,10 @@ int od_forward_take(struct od_forward *f, struct od_err *err)
 	const struct od_weight_stream *stream = &f->o.dense->stream;
 	int rc = OD_OK;
 
-	assert(f->phase == PHASE_ATTENTION);
+	assert(f->now->phase == PHASE_ATTENTION);
 	if (stream->take == NULL || f->taken)
 		return OD_OK;
-	rc = stream->take(stream->arg, f->layer, err);
+	rc = stream->take(stream->arg, f->now->layer, err);
 	f->taken = rc == OD_OK;
 	return rc;
 }
@@ -106,14 +113,15 @@ static void run_angles(struct od_forward *f)
 		const uint64_t at = od_forward_dims_before(c, i) * sizeof(float);
 		const float magnitude = c->rope[i].magnitude;
 
-		run(f, &(struct od_op){ .kind = OD_OP_ANGLES,
-					.angles = { .rows = ref(f, BUF_INFO),
-						    .inv_freq = od_ref_at(ref(f, BUF_INV_FREQ), at),
-						    .angles = od_ref_at(ref(f, BUF_ANGLES), at * f->o.max_rows),
-						    .half = c->rope[i].dims / 2,
-						    .magnitude = { magnitude, c->rope[i].short_ctx != 0 ?
-										      c->rope[i].long_magnitude :
-										      magnitude } } });
+		run(f,
+		    &(struct od_op){ .kind = OD_OP_ANGLES,
+				     .angles = { .rows = ref(f, BUF_INFO),
+						 .inv_freq = od_ref_at(ref(f, BUF_INV_FREQ), at),
+						 .angles = od_ref_at(od_forward_ref(f, BUF_ANGLES), at * f->o.max_rows),
+						 .half = c->rope[i].dims / 2,
+						 .magnitude = { magnitude, c->rope[i].short_ctx != 0 ?
+										   c->rope[i].long_magnitude :
+										   magnitude } } });
 	}
 }
 
@@ -146,7 +154,7 @@ static void put_rows(struct od_forward *f)
 	struct od_device *d = f->o.device;
 
 	f->max_position = 0;
-	for (size_t r = 0; r < f->n_rows; r++) {
+	for (size_t r = 0; r < f->now->n; r++) {
 		const struct od_row *row = &f->rows[r];
 
 		f->info[r] = (struct od_row_info){ row->token, row->position, f->table_of[od_seq_state_index(row->seq)],
@@ -161,12 +169,12 @@ static void put_rows(struct od_forward *f)
 		       od_state_pages(end) * sizeof(*f->tables));
 	}
 	for (f->card = 0; f->card < f->n_cards; f->card++) {
-		od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_INFO), f->info, f->n_rows * sizeof(*f->info));
+		od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_INFO), f->info, f->now->n * sizeof(*f->info));
 		od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_TABLES), f->tables,
 			      (size_t)f->n_tables * f->table_pages * sizeof(*f->tables));
 		run_angles(f);
 	}
-	f->card = card_of(f, f->layer);
+	f->card = card_of(f, f->now->layer);
 }
 
 /* If the table stays in a file, reads the rows of the step's tokens into buffer b. */
@@ -189,7 +197,7 @@ static void run_embed(struct od_forward *f, const struct od_weight *table, uint6
 	const bool in_file = row_bytes > 0;
 
 	if (in_file && f->staged)
-		od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, b), f->host[b], f->n_rows * row_bytes);
+		od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, b), f->host[b], f->now->n * row_bytes);
 	run(f, &(struct od_op){ .kind = OD_OP_EMBED,
 				.embed = { .table = table,
 					   .rows = ref(f, BUF_INFO),
@@ -223,7 +231,7 @@ static void run_inputs(struct od_forward *f)
 					    .x = ref(f, BUF_X),
 					    .y = { ref(f, BUF_PROJECT) } } });
 	for (uint32_t i = 0; i < c->n_layers; i++) { /* rows of layer_input, as many at a time as the step has rows */
-		const struct od_ref row = row_ref(f, BUF_PROJECT, i * f->n_rows, c->layer_input);
+		const struct od_ref row = row_ref(f, BUF_PROJECT, i * f->now->n, c->layer_input);
 
 		run(f, &(struct od_op){ .kind = OD_OP_NORM,
 					.norm = { .x = row,
@@ -253,8 +261,10 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 {
 	int rc;
 
-	f->phase = PHASE_IDLE;
 	give(f); /* a step that was given up may hold some */
+	f->n_halves = 1;
+	f->now = f->half;
+	f->now->phase = PHASE_IDLE;
 	if (n_rows == 0 || n_rows > f->o.max_rows)
 		return od_fail(err, OD_ERR_RANGE, "rows of a step: expected 1 to %zu, found %zu", f->o.max_rows,
 			       n_rows);
@@ -274,17 +284,18 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 		return rc;
 	memcpy(f->rows, rows, n_rows * sizeof(*rows));
 	f->step = step;
-	f->n_rows = n_rows;
+	f->now->first = 0;
+	f->now->n = n_rows;
 	/* The last step may still be queued with its segments (run_ffn), so steps use two sets in turn: settle() has
 	 * waited for the step before that. */
 	f->second = !f->second;
-	f->layer = od_config_begin(f->o.config);
+	f->now->layer = od_config_begin(f->o.config);
 	f->moves = false;
-	f->fetched = 0;
+	f->now->fetched = 0;
 	f->failed = OD_OK;
 	/* From here on a failure that another wait reports counts as this step's. */
 	f->failures = od_device_failures(f->o.device);
-	f->phase = PHASE_ATTENTION;
+	f->now->phase = PHASE_ATTENTION;
 	put_rows(f);
 	if (od_config_holds_embed(f->o.config))
 		run_embed(f, &f->embed, f->o.embed_row_bytes, BUF_EMBED, BUF_X, f->o.config->embed_scale);
@@ -294,6 +305,26 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	f->put_open = true;
 	clear_fixed(f);
 	return OD_OK;
+}
+
+void od_forward_halve(struct od_forward *f, size_t n_first)
+{
+	struct half *a = &f->half[0], *b = &f->half[1];
+
+	assert(f->n_halves == 1 && a->phase == PHASE_ATTENTION && a->layer == od_config_begin(f->o.config));
+	assert(n_first > 0 && n_first < a->n && f->n_cards == 1 && f->o.dense->stream.take == NULL &&
+	       od_state_pool_fixed_bytes(f->o.state) == 0);
+	*b = *a;
+	b->first = n_first;
+	b->n = a->n - n_first;
+	a->n = n_first;
+	f->n_halves = 2;
+}
+
+void od_forward_turn_to(struct od_forward *f, unsigned half)
+{
+	assert(half < f->n_halves);
+	f->now = &f->half[half];
 }
 
 /* ---- a layer ---- */
@@ -378,7 +409,7 @@ static struct od_mix_call mix_call(struct od_forward *f, uint32_t layer)
 				    .spec = spec,
 				    .w = &f->o.dense->layer[layer],
 				    .profile = f->o.profile,
-				    .n_rows = (uint32_t)f->n_rows,
+				    .n_rows = (uint32_t)f->now->n,
 				    .max_rows = (uint32_t)f->o.max_rows,
 				    .max_position = f->max_position,
 				    .rows = ref(f, BUF_INFO),
@@ -394,12 +425,14 @@ static struct od_mix_call mix_call(struct od_forward *f, uint32_t layer)
 		call.stream[i].tables = ref(f, BUF_TABLES);
 		call.stream[i].table_pages = f->table_pages;
 	}
-	if (spec->mixer->replay != NULL && f->n_rows <= OD_KEEP_ROWS)
+	if (spec->mixer->replay != NULL && f->now->n <= OD_KEEP_ROWS)
 		call.saved = od_ref_at(ref(f, BUF_SAVED), od_forward_saved_before(c, layer));
 	if (rope != NULL)
 		call.turn = (struct od_turn){
-			.angles = od_ref_at(ref(f, BUF_ANGLES),
-					    od_forward_dims_before(c, spec->mix.rope) * sizeof(float) * f->o.max_rows),
+			.angles = od_ref_at(od_forward_ref(f, BUF_ANGLES),
+					    (od_forward_dims_before(c, spec->mix.rope) * f->o.max_rows +
+					     f->now->first * rope->dims) *
+						    sizeof(float)),
 			.dims = rope->dims,
 			.neighbours = rope->neighbours,
 		};
@@ -408,9 +441,10 @@ static struct od_mix_call mix_call(struct od_forward *f, uint32_t layer)
 
 static void run_ffn(struct od_forward *f, const struct od_weight *mat, enum buffer x)
 {
-	struct od_ffn_segment *segment = &f->segment[f->second * f->o.config->n_layers + f->layer];
+	const size_t set = 2 * f->second + (f->now != f->half);
+	struct od_ffn_segment *segment = &f->segment[set * f->o.config->n_layers + f->now->layer];
 
-	*segment = (struct od_ffn_segment){ .mat = mat, .n_rows = (uint32_t)f->n_rows };
+	*segment = (struct od_ffn_segment){ .mat = mat, .n_rows = (uint32_t)f->now->n };
 	run(f, &(struct od_op){ .kind = OD_OP_FFN,
 				.ffn = { .segment = segment,
 					 .n_segments = 1,
@@ -423,7 +457,7 @@ static void run_ffn(struct od_forward *f, const struct od_weight *mat, enum buff
 /* Shared experts may have a norm of the row that is their own. */
 static void run_shared(struct od_forward *f, const struct od_layer_spec *l)
 {
-	const struct od_weight *w = f->o.dense->layer[f->layer].w;
+	const struct od_weight *w = f->o.dense->layer[f->now->layer].w;
 
 	if (l->shared_intermediate == 0)
 		return;
@@ -436,7 +470,7 @@ static void run_shared(struct od_forward *f, const struct od_layer_spec *l)
 static void run_input(struct od_forward *f)
 {
 	const struct od_config *c = f->o.config;
-	const struct od_weight *w = f->o.dense->layer[f->layer].w;
+	const struct od_weight *w = f->o.dense->layer[f->now->layer].w;
 
 	if (c->layer_input == 0)
 		return;
@@ -445,7 +479,7 @@ static void run_input(struct od_forward *f)
 		       .linear = { .w = { &w[OD_ROLE_INPUT_GATE] }, .x = ref(f, BUF_X), .y = { ref(f, BUF_GATED) } } });
 	run(f, &(struct od_op){ .kind = OD_OP_ACT,
 				.act = { .gate = ref(f, BUF_GATED),
-					 .up = row_ref(f, BUF_INPUT, f->layer, c->layer_input),
+					 .up = row_ref(f, BUF_INPUT, f->now->layer, c->layer_input),
 					 .n = c->layer_input,
 					 .stride = c->n_layers * c->layer_input,
 					 .act = c->act } });
@@ -462,10 +496,18 @@ static void run_input(struct od_forward *f)
 					     .hidden = c->hidden } });
 }
 
+/* The results are of all rows. */
+static void join(struct od_forward *f)
+{
+	f->half[0].n += f->half[1].n;
+	f->n_halves = 1;
+	f->now = f->half;
+}
+
 static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
 {
 	const bool beside = l->ffn == OD_FFN_DENSE || l->shared_intermediate > 0;
-	const struct od_weight *w = f->o.dense->layer[f->layer].w;
+	const struct od_weight *w = f->o.dense->layer[f->now->layer].w;
 
 	run(f, &(struct od_op){ .kind = OD_OP_COMBINE,
 				.combine = { .y = ref(f, BUF_Y),
@@ -484,15 +526,17 @@ static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
 					     .hidden = f->o.config->hidden } });
 	run_input(f);
 	give(f);
-	f->layer++;
-	f->moves = f->n_cards > 1 && f->layer < od_config_end(f->o.config) && card_of(f, f->layer) != f->card;
-	f->phase = f->layer == od_config_end(f->o.config) ? PHASE_LOGITS : PHASE_ATTENTION;
+	f->now->layer++;
+	f->moves = f->n_cards > 1 && f->now->layer < od_config_end(f->o.config) && card_of(f, f->now->layer) != f->card;
+	f->now->phase = f->now->layer == od_config_end(f->o.config) ? PHASE_LOGITS : PHASE_ATTENTION;
+	if (f->n_halves == 2 && f->half[0].phase == PHASE_LOGITS && f->half[1].phase == PHASE_LOGITS)
+		join(f);
 }
 
 /* A layer's last stream. */
 static struct od_stream recent_stream(struct od_forward *f)
 {
-	struct od_stream all[OD_MAX_STREAMS], *last = all + od_state_pool_streams(f->o.state, f->layer, all) - 1;
+	struct od_stream all[OD_MAX_STREAMS], *last = all + od_state_pool_streams(f->o.state, f->now->layer, all) - 1;
 
 	last->tables = ref(f, BUF_TABLES);
 	last->table_pages = f->table_pages;
@@ -554,38 +598,38 @@ static void move_buffer(struct od_forward *f, enum buffer b, size_t bytes, unsig
 static void move_rows(struct od_forward *f)
 {
 	const struct od_config *c = f->o.config;
-	const unsigned card = card_of(f, f->layer);
+	const unsigned card = card_of(f, f->now->layer);
 
-	move_buffer(f, BUF_X, f->n_rows * c->hidden * sizeof(float), card);
-	move_buffer(f, BUF_INPUT, f->n_rows * c->n_layers * c->layer_input * sizeof(float), card);
+	move_buffer(f, BUF_X, f->now->n * c->hidden * sizeof(float), card);
+	move_buffer(f, BUF_INPUT, f->now->n * c->n_layers * c->layer_input * sizeof(float), card);
 	f->card = card;
 	f->moves = false;
 }
 
 void od_forward_attention(struct od_forward *f)
 {
-	const struct od_layer_spec *l = od_config_layer(f->o.config, f->layer);
-	const struct od_weight *w = f->o.dense->layer[f->layer].w;
+	const struct od_layer_spec *l = od_config_layer(f->o.config, f->now->layer);
+	const struct od_weight *w = f->o.dense->layer[f->now->layer].w;
 	struct od_mix_call call;
 
-	assert(f->phase == PHASE_ATTENTION && (f->o.dense->stream.take == NULL || f->taken));
+	assert(f->now->phase == PHASE_ATTENTION && (f->o.dense->stream.take == NULL || f->taken));
 	if (f->moves)
 		move_rows(f);
-	call = mix_call(f, f->layer);
+	call = mix_call(f, f->now->layer);
 	run_norm(f, (struct od_ref){ 0 }, w[OD_ROLE_ATTN_NORM].data, w[OD_ROLE_ATTN_NORM_BIAS].data);
 	if (l->mixer->replay != NULL)
 		for (uint32_t t = 0; t < f->n_tables; t++)
-			call.n_spans += cut_spans(f, f->layer, t, f->span + call.n_spans);
+			call.n_spans += cut_spans(f, f->now->layer, t, f->span + call.n_spans);
 	/* The queue keeps order: marks are copied from the state that the mixer has just written. */
 	l->mixer->run(&call);
-	copy_marks(f, f->layer);
+	copy_marks(f, f->now->layer);
 	if (l->sandwich)
 		run_own_norm(f, BUF_H, w[OD_ROLE_ATTN_POST_NORM].data, BUF_H);
 	run_norm(f, ref(f, BUF_H), w[OD_ROLE_FFN_NORM].data, w[OD_ROLE_FFN_NORM_BIAS].data);
-	f->fetched = 0;
+	f->now->fetched = 0;
 	if (l->ffn == OD_FFN_MOE) {
 		run_router(f, l, w);
-		f->phase = PHASE_EXPERTS;
+		f->now->phase = PHASE_EXPERTS;
 	} else {
 		run_ffn(f, &w[OD_ROLE_FFN_GATE], BUF_H);
 		run_combine(f, l);
@@ -594,12 +638,12 @@ void od_forward_attention(struct od_forward *f)
 
 bool od_forward_routed(const struct od_forward *f)
 {
-	return f->phase == PHASE_EXPERTS;
+	return f->now->phase == PHASE_EXPERTS;
 }
 
 static const void *fetched(const struct od_forward *f, unsigned what, enum buffer b)
 {
-	return f->fetched & what ? f->host[b] : NULL;
+	return f->now->fetched & what ? host_rows(f, b) : NULL;
 }
 
 int od_forward_fetch_for(struct od_forward *f, struct od_expert_runner *runner, unsigned what, struct od_err *err)
@@ -622,7 +666,7 @@ static int fetch_call(struct od_forward *f, struct od_expert_runner *runner, str
 	call->x = fetched(f, OD_FETCH_ROWS, BUF_H);
 	call->expert = fetched(f, OD_FETCH_ROUTES, BUF_EXPERT);
 	call->weight = fetched(f, OD_FETCH_ROUTES, BUF_WEIGHT);
-	call->y = runner->on_device ? NULL : f->host[BUF_Y];
+	call->y = runner->on_device ? NULL : host_rows(f, BUF_Y);
 	call->probability = fetched(f, OD_FETCH_PROBABILITIES, BUF_PROBABILITY);
 	call->residual = fetched(f, OD_FETCH_RESIDUALS, BUF_X);
 	return rc;
@@ -632,21 +676,22 @@ int od_forward_submit(struct od_forward *f, struct od_expert_runner *runner, str
 {
 	int rc;
 
-	assert(f->phase == PHASE_EXPERTS);
-	f->call = (struct od_moe_call){
+	assert(f->now->phase == PHASE_EXPERTS);
+	f->now->call = (struct od_moe_call){
 		.step = f->step,
 		.m = od_forward_m(f),
-		.n_rows = f->n_rows,
+		.first = f->now->first,
+		.n_rows = f->now->n,
 		.x_at = ref(f, BUF_H),
 		.expert_at = ref(f, BUF_EXPERT),
 		.y_at = ref(f, BUF_Y),
 	};
-	rc = fetch_call(f, runner, &f->call, err);
+	rc = fetch_call(f, runner, &f->now->call, err);
 	if (rc == OD_OK)
-		rc = runner->submit(runner, &f->call, err);
+		rc = runner->submit(runner, &f->now->call, err);
 	/* In a cluster, shared experts are computed here while the workers compute theirs. */
 	if (rc == OD_OK)
-		run_shared(f, od_config_layer(f->o.config, f->layer));
+		run_shared(f, od_config_layer(f->o.config, f->now->layer));
 	return rc;
 }
 
@@ -655,15 +700,15 @@ int od_forward_collect(struct od_forward *f, struct od_expert_runner *runner, st
 	const struct od_config *c = f->o.config;
 	int rc = OD_OK;
 
-	assert(f->phase == PHASE_EXPERTS);
+	assert(f->now->phase == PHASE_EXPERTS);
 	if (runner->collect != NULL)
-		rc = runner->collect(runner, &f->call, err);
+		rc = runner->collect(runner, &f->now->call, err);
 	if (rc != OD_OK)
 		return rc;
 	if (!runner->on_device && f->staged)
-		od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_Y), f->call.y,
-			      f->n_rows * c->top_k * c->hidden * sizeof(float));
-	run_combine(f, od_config_layer(c, f->layer));
+		od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_Y), f->now->call.y,
+			      f->now->n * c->top_k * c->hidden * sizeof(float));
+	run_combine(f, od_config_layer(c, f->now->layer));
 	return OD_OK;
 }
 
@@ -676,17 +721,17 @@ int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, st
 
 uint32_t od_forward_layer(const struct od_forward *f)
 {
-	return f->layer;
+	return f->now->layer;
 }
 
 uint32_t od_forward_m(const struct od_forward *f)
 {
-	return f->o.config->m_of[f->layer];
+	return f->o.config->m_of[f->now->layer];
 }
 
 bool od_forward_done(const struct od_forward *f)
 {
-	return f->phase >= PHASE_LOGITS;
+	return f->now->phase >= PHASE_LOGITS;
 }
 
 /* ---- results ---- */
@@ -706,17 +751,17 @@ static int wait_for_all(struct od_forward *f, struct od_err *err)
 static void get(struct od_forward *f, enum buffer b, size_t bytes)
 {
 	if (f->staged)
-		od_device_get(f->o.device, OD_QUEUE_COMPUTE, f->host[b], ref(f, b), bytes);
+		od_device_get(f->o.device, OD_QUEUE_COMPUTE, host_rows(f, b), ref(f, b), bytes);
 }
 
 int od_forward_fetch(struct od_forward *f, unsigned what, struct od_err *err)
 {
 	const struct od_config *c = f->o.config;
-	const size_t n = f->n_rows;
+	const size_t n = f->now->n;
 	int rc;
 
-	assert(f->phase == PHASE_EXPERTS);
-	what &= ~f->fetched;
+	assert(f->now->phase == PHASE_EXPERTS);
+	what &= ~f->now->fetched;
 	if (what == 0)
 		return OD_OK;
 	if (what & OD_FETCH_ROUTES) {
@@ -732,37 +777,37 @@ int od_forward_fetch(struct od_forward *f, unsigned what, struct od_err *err)
 		get(f, BUF_H, n * c->hidden * sizeof(float));
 	rc = wait_for_all(f, err);
 	if (rc == OD_OK)
-		f->fetched |= what;
+		f->now->fetched |= what;
 	return rc;
 }
 
 const uint16_t *od_forward_experts_of(const struct od_forward *f, size_t row)
 {
-	assert(f->fetched & OD_FETCH_ROUTES);
+	assert(f->now->fetched & OD_FETCH_ROUTES);
 	return (const uint16_t *)f->host[BUF_EXPERT] + row * f->o.config->top_k;
 }
 
 const float *od_forward_weights_of(const struct od_forward *f, size_t row)
 {
-	assert(f->fetched & OD_FETCH_ROUTES);
+	assert(f->now->fetched & OD_FETCH_ROUTES);
 	return (const float *)f->host[BUF_WEIGHT] + row * f->o.config->top_k;
 }
 
 float od_forward_margin_of(const struct od_forward *f, size_t row)
 {
-	assert(f->fetched & OD_FETCH_ROUTES);
+	assert(f->now->fetched & OD_FETCH_ROUTES);
 	return ((const float *)f->host[BUF_MARGIN])[row];
 }
 
 const float *od_forward_probabilities_of(const struct od_forward *f, size_t row)
 {
-	assert(f->fetched & OD_FETCH_PROBABILITIES);
+	assert(f->now->fetched & OD_FETCH_PROBABILITIES);
 	return (const float *)f->host[BUF_PROBABILITY] + row * f->o.config->n_experts;
 }
 
 const float *od_forward_residual_of(const struct od_forward *f, size_t row)
 {
-	assert(f->fetched & OD_FETCH_RESIDUALS);
+	assert(f->now->fetched & OD_FETCH_RESIDUALS);
 	return (const float *)f->host[BUF_X] + row * f->o.config->hidden;
 }
 
@@ -770,15 +815,15 @@ const float *od_forward_residual_of(const struct od_forward *f, size_t row)
 
 int od_forward_input(struct od_forward *f, const float *x, struct od_err *err)
 {
-	assert(f->phase != PHASE_IDLE && f->phase != PHASE_EXPERTS);
-	od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_X), x, f->n_rows * f->o.config->hidden * sizeof(float));
+	assert(f->now->phase != PHASE_IDLE && f->now->phase != PHASE_EXPERTS);
+	od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_X), x, f->now->n * f->o.config->hidden * sizeof(float));
 	return wait_for_all(f, err);
 }
 
 int od_forward_output(struct od_forward *f, const float **x, struct od_err *err)
 {
-	assert(f->phase == PHASE_LOGITS);
-	get(f, BUF_X, f->n_rows * f->o.config->hidden * sizeof(float));
+	assert(f->now->phase == PHASE_LOGITS);
+	get(f, BUF_X, f->now->n * f->o.config->hidden * sizeof(float));
 	*x = f->host[BUF_X];
 	return wait_for_all(f, err);
 }
@@ -859,9 +904,9 @@ int od_forward_logits(struct od_forward *f, const uint32_t *row, size_t n, float
 {
 	int rc = OD_OK;
 
-	assert(f->phase >= PHASE_LOGITS && n > 0 && n <= od_forward_max_logits(&f->o));
+	assert(f->now->phase >= PHASE_LOGITS && n > 0 && n <= od_forward_max_logits(&f->o));
 	for (size_t i = 0; i < n; i++)
-		assert(row[i] < f->n_rows);
+		assert(row[i] < f->now->n);
 	norm_rows(f, row, n);
 	if (f->o.dense->n_head_pieces > 0) {
 		rc = head_pieces(f, n, err);
@@ -906,15 +951,15 @@ int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *er
 	bool cut = false; /* between rows of a sequence */
 	int rc = OD_OK;
 
-	assert(f->phase == PHASE_LOGITS);
+	assert(f->now->phase == PHASE_LOGITS);
 	if (kept != NULL)
 		for (uint32_t t = 0; t < f->n_tables; t++) {
 			assert(kept[t] <= f->count[t]);
 			cut = cut || (kept[t] > 0 && kept[t] < f->count[t]);
 		}
-	if (fixed && cut && f->n_rows > OD_KEEP_ROWS)
+	if (fixed && cut && f->now->n > OD_KEEP_ROWS)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "a step of %zu rows is kept whole, or has at most %d",
-			       f->n_rows, OD_KEEP_ROWS);
+			       f->now->n, OD_KEEP_ROWS);
 	if (fixed && cut)
 		replay(f, kept);
 	if (f->queued)
@@ -922,7 +967,7 @@ int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *er
 	if (rc == OD_OK && f->failed != OD_OK) /* its logits have said so, or a fetch */
 		rc = od_fail(err, f->failed, "the step failed: %s", od_status_text(f->failed));
 	/* Lengths alone make rows part of a text, so a step that failed leaves all texts as they were. */
-	f->phase = PHASE_ENDED;
+	f->now->phase = PHASE_ENDED;
 	if (rc == OD_OK)
 		for (uint32_t t = 0; t < f->n_tables; t++) {
 			const uint32_t n = kept != NULL ? kept[t] : f->count[t];

@@ -3,6 +3,8 @@
  *
  *   begin -> [ take -> attention -> experts, if the layer has them ] x n_layers -> logits -> end
  *
+ * The rows can go through the layers in two halves (od_forward_halve), so that the host computes one half while the
+ * experts of the other one are on their way.
  * It queues operations on a device. Rows, routes and KV cache stay there; the host waits only when it fetches
  * something. Two things are pluggable: the dense weights (struct od_dense) and the experts (struct od_expert_runner:
  * resident, cluster, emulated). A row's result never depends on the other rows.
@@ -31,7 +33,7 @@ struct od_row {
 struct od_moe_call {
 	uint64_t step;
 	uint32_t m; /* index of the MoE layer */
-	size_t n_rows;
+	size_t first, n_rows; /* these rows of the step */
 	/* On the host, for a runner that works there. */
 	const float *x; /* [n_rows][hidden]: normed rows; in profile bf16 already rounded to BF16 */
 	const uint16_t *expert; /* [n_rows][top_k], best first, distinct within a row */
@@ -63,6 +65,13 @@ struct od_forward;
  * previous step, waits for it and reports its error. */
 OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
 				   struct od_err *err);
+
+/* Before the first layer: rows [0, n_first) and the others go through the layers as two halves, each with its own
+ * cursor. The functions below are about the first half until od_forward_turn_to. In each layer the first half's
+ * attention comes before the second's, which may attend to its rows. When both have done all layers, the step is whole again. Not with fixed state, several cards, or
+ * weights that do not stay. */
+void od_forward_halve(struct od_forward *f, size_t n_first);
+void od_forward_turn_to(struct od_forward *f, unsigned half); /* 0 or 1 */
 
 /* A process that holds some of the layers (od_config.held). Before its first layer, unless that is layer 0, and
  * before the logits, if others hold the last layer: the rows that the layer before gave, x [n_rows][hidden]. Waits. */

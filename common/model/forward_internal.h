@@ -44,18 +44,28 @@ enum phase { PHASE_IDLE, PHASE_ATTENTION, PHASE_EXPERTS, PHASE_LOGITS, PHASE_END
 
 #define NO_TABLE UINT32_MAX
 
+/* Rows [first, first + n) of the step, which go through the layers together. */
+struct half {
+	size_t first, n;
+	enum phase phase;
+	uint32_t layer;
+	unsigned fetched;
+	struct od_moe_call call; /* the one that od_forward_submit has submitted */
+};
+
 struct od_forward {
 	struct od_forward_opts o;
-	enum phase phase;
+	struct half half[2], *now; /* now: the one that calls are about */
+	unsigned n_halves; /* 1: half[0] has all rows */
 	uint64_t step;
-	uint32_t layer, max_position, table_pages, n_tables;
+	uint32_t max_position, table_pages, n_tables;
 	bool taken; /* the layer's weights, from a stream */
-	size_t n_rows;
 	unsigned n_cards, card; /* card: the one of the layer under way */
 	struct od_buf *buf[OD_MAX_CARDS];
 	bool moves; /* the layer under way is on another card, where its rows are not yet */
 	void *moved; /* rows on their way from card to card; NULL: there is one card */
 	uint64_t at[N_BUFFERS]; /* in each buf */
+	uint64_t row_bytes[N_BUFFERS]; /* bytes of a row in each buffer of rows */
 	/* OD_OP_EMBED reads these: the tables, or the buffers for those in a file. */
 	struct od_weight embed, layer_embed;
 	/* On the host: the buffers that begin sends, and those for fetched results. */
@@ -67,8 +77,8 @@ struct od_forward {
 	uint32_t *begun; /* [n_tables]: position of its first row */
 	uint32_t *count; /* [n_tables]: its rows */
 	struct od_span *span; /* [n_tables * (OD_MAX_MARKS + 1)]: of the layer under way */
-	/* [2][n_layers]: of its dense network or shared experts; two sets, because an abandoned step may still be
-	 * queued */
+	/* [2][2][n_layers]: of its dense network or shared experts, by half; two sets, because an abandoned step may
+	 * still be queued */
 	struct od_ffn_segment *segment;
 	bool second; /* whose turn it is */
 	uint64_t put; /* ticket for what begin has put from there */
@@ -78,8 +88,6 @@ struct od_forward {
 	uint64_t failures; /* the device's count when the step began */
 	void *host[N_BUFFERS]; /* memory that fetches fill: the device's mapping, else a stage */
 	bool staged; /* the latter */
-	unsigned fetched;
-	struct od_moe_call call; /* that od_forward_submit has submitted */
 };
 
 /* Elements of the ropes before this one; with rope n_ropes, of all ropes. */

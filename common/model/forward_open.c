@@ -286,14 +286,14 @@ static bool is_staged(const struct od_forward *f, size_t i)
 static int open_buffers(struct od_forward *f, struct od_err *err)
 {
 	const uint32_t n = od_state_pool_sequences(f->o.state);
-	uint64_t bytes = lay_out_buffers(&f->o, f->at), each[N_BUFFERS];
+	const uint64_t bytes = lay_out_buffers(&f->o, f->at), *each = f->row_bytes;
 	int rc = OD_OK;
 
 	for (unsigned i = 0; rc == OD_OK && i < f->n_cards; i++)
 		rc = od_buf_new(&f->buf[i], od_device_card(f->o.device, i), bytes, "the rows of a step", err);
 	if (rc != OD_OK)
 		return rc;
-	list_bytes(&f->o, each);
+	list_bytes(&f->o, f->row_bytes);
 	/* A mapping is one card's, but results come from the card that has the layer: with several all are staged. */
 	f->staged = f->n_cards > 1 || od_ref_map(od_forward_ref(f, BUF_X)) == NULL;
 	if (f->n_cards > 1)
@@ -317,7 +317,7 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	f->begun = calloc(n, sizeof(*f->begun));
 	f->count = calloc(n, sizeof(*f->count));
 	f->span = calloc((size_t)n * (OD_MAX_MARKS + 1), sizeof(*f->span));
-	f->segment = calloc(2 * (size_t)f->o.config->n_layers, sizeof(*f->segment));
+	f->segment = calloc(4 * (size_t)f->o.config->n_layers, sizeof(*f->segment));
 	if (f->rows == NULL || f->info == NULL || f->tables == NULL || f->table_of == NULL || f->of == NULL ||
 	    f->begun == NULL || f->count == NULL || f->span == NULL || f->segment == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", f->o.max_rows);
@@ -377,6 +377,7 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 	if (f == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "forward pass");
 	f->o = *opts;
+	f->now = f->half;
 	f->n_cards = od_device_cards(opts->device); /* from here od_forward_free() is valid */
 	rc = open_buffers(f, err);
 	if (rc == OD_OK)
@@ -396,19 +397,16 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 
 void od_forward_free(struct od_forward *f)
 {
-	uint64_t each[N_BUFFERS];
-
 	if (f == NULL)
 		return;
 	if (f->taken)
-		f->o.dense->stream.give(f->o.dense->stream.arg, f->layer);
+		f->o.dense->stream.give(f->o.dense->stream.arg, f->now->layer);
 	/* a step that was given up may have queued work that uses the buffers below */
 	(void)!od_device_sync(f->o.device, NULL);
-	list_bytes(&f->o, each);
 	/* A mapping ends with its buffer: only stages are the pass's own. */
 	for (size_t i = 0; i < N_BUFFERS; i++)
 		if (is_staged(f, i))
-			od_host_free(f->o.device, f->host[i], host_bytes(&f->o, each, i));
+			od_host_free(f->o.device, f->host[i], host_bytes(&f->o, f->row_bytes, i));
 	od_host_free(f->o.device, f->info, f->o.max_rows * sizeof(*f->info));
 	od_host_free(f->o.device, f->tables, table_bytes(&f->o));
 	free(f->rows);
@@ -420,6 +418,6 @@ void od_forward_free(struct od_forward *f)
 	free(f->segment);
 	for (unsigned i = 0; i < f->n_cards; i++)
 		od_buf_free(f->buf[i]);
-	od_host_free(f->o.device, f->moved, moved_bytes(&f->o, each));
+	od_host_free(f->o.device, f->moved, moved_bytes(&f->o, f->row_bytes));
 	free(f);
 }

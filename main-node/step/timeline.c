@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define SPANS_PER_LAYER 3 /* attention, send, wait */
+#define SPANS_PER_LAYER 6 /* attention, send, wait; of two halves of the rows */
 #define SPANS_PER_STEP 16 /* the head takes rows in turns */
 
 struct odm_timeline {

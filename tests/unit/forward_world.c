@@ -324,6 +324,12 @@ int32_t other_token(const struct tiny_model *t, size_t i)
 	return (int32_t)((t->prompt[i] * 5 + 3 + (int32_t)i) % (int32_t)t->cfg.vocab);
 }
 
+/* Two halves of a step may be under way. */
+static size_t y_at(const struct elsewhere *w, const struct od_moe_call *call)
+{
+	return call->first * w->t->cfg.top_k * w->t->cfg.hidden * sizeof(float);
+}
+
 int submit_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	struct elsewhere *w = (struct elsewhere *)runner;
@@ -335,7 +341,7 @@ int submit_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *
 		.experts = { .expert = w->weights.experts + (size_t)call->m * c->n_experts,
 			     .x = od_buf_ref(w->x, 0),
 			     .choice = od_buf_ref(w->expert, 0),
-			     .y = od_buf_ref(w->y, 0),
+			     .y = od_buf_ref(w->y, y_at(w, call)),
 			     .scratch = od_buf_ref(w->scratch, 0),
 			     .n_experts = c->n_experts,
 			     .top_k = c->top_k,
@@ -356,7 +362,7 @@ int collect_elsewhere(struct od_expert_runner *runner, const struct od_moe_call 
 	struct elsewhere *w = (struct elsewhere *)runner;
 	const struct od_config *c = &w->t->cfg;
 
-	od_device_get(w->device, OD_QUEUE_COMPUTE, call->y, od_buf_ref(w->y, 0),
+	od_device_get(w->device, OD_QUEUE_COMPUTE, call->y, od_buf_ref(w->y, y_at(w, call)),
 		      call->n_rows * c->top_k * c->hidden * sizeof(float));
 	return od_device_sync(w->device, err);
 }
