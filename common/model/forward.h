@@ -68,8 +68,8 @@ OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const st
 
 /* Before the first layer: rows [0, n_first) and the others go through the layers as two halves, each with its own
  * cursor. The functions below are about the first half until od_forward_turn_to. In each layer the first half's
- * attention comes before the second's, which may attend to its rows. When both have done all layers, the step is whole again. Not with fixed state, several cards, or
- * weights that do not stay. */
+ * attention comes before the second's, which may attend to its rows. When both have done all
+ * layers, the step is whole again. Not with fixed state, several cards, or weights that do not stay. */
 void od_forward_halve(struct od_forward *f, size_t n_first);
 void od_forward_turn_to(struct od_forward *f, unsigned half); /* 0 or 1 */
 

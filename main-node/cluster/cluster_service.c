@@ -52,15 +52,16 @@ struct service {
 	struct odm_row_source source[2]; /* by phase */
 	struct open_step *now; /* the step of the current, or last, layer */
 	uint64_t next_decode; /* number of the decode step after the last one; 0: there was none */
-	const struct od_moe_call *call; /* the layer under way; NULL between layers */
-	struct odm_pieces work;
+	struct odm_pieces work[ODM_HALVES]; /* layers under way */
 	struct odm_port_times port;
+	const struct odm_pieces *measured; /* the layer whose first batch shows a byte's time; NULL: none */
 	struct odm_recovery recovery; /* for these pieces */
 	struct odm_step_uses uses; /* in the decode step */
 	/* Scratch of one RUN, of predictions, and of waiting. */
 	struct odm_piece **piece; /* [n_experts] */
 	struct odm_predicted_row *predicted; /* [max_rows] */
-	uint32_t *dealt; /* [n_experts]: members */
+	uint16_t *needed; /* [n_experts] */
+	uint32_t *dealt; /* [n_experts]: their members */
 	uint32_t *n_dealt; /* [OD_MAX_HOSTS], by index in the view: experts of the layer */
 	bool *used_member; /* [OD_MAX_HOSTS], by member's id */
 	bool *has_more; /* [OD_MAX_HOSTS], by index in the view */
@@ -165,7 +166,8 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 	/* Dense layers behind the last one with experts. */
 	if (o->layers_done == s->o.config->n_moe && step->phase == ODM_DECODE)
 		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, step, s->o.config->n_layers - 1);
-	s->call = NULL;
+	for (size_t i = 0; i < ODM_HALVES; i++)
+		odm_pieces_end(&s->work[i]);
 	s->open[step->phase].step = NULL;
 }
 
@@ -235,25 +237,62 @@ static unsigned needs(struct od_expert_runner *r, uint64_t number, uint32_t m)
 	return decode && has_predictor(s) ? what | OD_FETCH_PROBABILITIES : what;
 }
 
+/* A layer that is being dealt. */
+struct deal {
+	struct service *s;
+	const struct od_moe_call *call;
+};
+
+static uint32_t member_wanted_at(const struct deal *d, uint16_t expert)
+{
+	return odm_predictions_where(odm_cluster_predictions(d->s->cluster), d->call->step, d->call->m, expert);
+}
+
 static uint32_t wanted_at(void *arg, uint16_t expert)
 {
-	struct service *s = arg;
-	uint32_t id = odm_predictions_where(odm_cluster_predictions(s->cluster), s->call->step, s->call->m, expert);
+	const struct deal *d = arg;
+	const uint32_t id = member_wanted_at(d, expert);
 
-	return id == ODM_NOBODY ? ODM_NOBODY : odm_view_find(&s->net.view, id);
+	return id == ODM_NOBODY ? ODM_NOBODY : odm_view_find(&d->s->net.view, id);
+}
+
+/* Other rows of the step follow. */
+static bool is_first_half(const struct service *s, const struct od_moe_call *call)
+{
+	return call->first + call->n_rows < s->now->step->n_rows;
+}
+
+/* The experts that a prompt's rows need in this layer, and their workers. The other half may need any. */
+static size_t list_needed(struct service *s, const struct odm_pieces *work)
+{
+	const struct deal d = { s, work->call };
+	size_t n = work->n_chosen, next = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		s->needed[i] = work->chosen[i];
+		s->dealt[i] = s->net.view.worker[work->worker_of[i]].id;
+	}
+	for (uint32_t e = 0; is_first_half(s, work->call) && e < s->o.config->n_experts; e++) {
+		if (next < work->n_chosen && work->chosen[next] == e) {
+			next++;
+			continue;
+		}
+		s->needed[n] = (uint16_t)e;
+		s->dealt[n++] = member_wanted_at(&d, (uint16_t)e);
+	}
+	return n;
 }
 
 /* Prefill needs nearly every expert, so say so before the rows come; the layer after it too when that pays. */
-static void announce(struct service *s)
+static void announce(struct service *s, const struct odm_pieces *work)
 {
 	struct odm_predictions *p = odm_cluster_predictions(s->cluster);
-	const size_t pairs = s->call->n_rows * s->o.config->top_k, experts = s->o.config->n_experts;
-	uint64_t step = s->call->step;
-	uint32_t m = s->call->m;
+	const size_t pairs = s->now->step->n_rows * s->o.config->top_k, experts = s->o.config->n_experts;
+	const uint64_t step = work->call->step;
+	const uint32_t m = work->call->m;
+	const size_t n = list_needed(s, work);
 
-	for (size_t i = 0; i < s->work.n_chosen; i++)
-		s->dealt[i] = s->net.view.worker[s->work.worker_of[i]].id;
-	odm_predictions_require(p, step, m, s->work.chosen, s->dealt, s->work.n_chosen);
+	odm_predictions_require(p, step, m, s->needed, s->dealt, n);
 	if (pairs >= 4 * experts && m + 1 < s->o.config->n_moe)
 		odm_predictions_require_all(p, step, m + 1, (uint32_t)(pairs / experts));
 	odm_cluster_flush_wants(s->cluster);
@@ -280,6 +319,7 @@ static void hold(struct service *s, struct odm_link *l, uint64_t bytes)
 static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece, size_t n, bool closes,
 		    uint64_t request)
 {
+	const struct odm_pieces *work = piece[0]->work; /* and so all others' */
 	struct odm_step_requests *names = &s->requests[s->now->step->phase];
 	struct odm_link *l = &s->net.link[worker];
 	uint64_t *told = &l->told_requests[s->now->step->phase];
@@ -290,7 +330,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	uint32_t pairs = 0, n_loads = 0;
 	int rc;
 
-	run.n_rows = odm_wire_rows_run(&s->wire, s->call, &s->work, piece, n);
+	run.n_rows = odm_wire_rows_run(&s->wire, work->call, work, piece, n);
 	for (size_t i = 0; i < n; i++) {
 		pairs += piece[i]->count;
 		n_loads += piece[i]->first_of;
@@ -299,8 +339,8 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	/* A worker that holds nothing gets its RUN however large it is, or it would never get it. */
 	if (request == 0 && l->held_bytes > 0 && l->held_bytes + frame.len > l->window_bytes)
 		return OD_ERR_BUSY;
-	run.step = s->call->step;
-	run.m = s->call->m;
+	run.step = work->call->step;
+	run.m = work->call->m;
 	run.request = request != 0 ? request : ++s->last_request;
 	run.experts = s->wire.expert_list;
 	run.n_experts = n;
@@ -316,7 +356,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	if (rc != OD_OK)
 		return rc;
 	sent_ns = od_now_ns();
-	if (piece[0]->batch == 0 && request == 0)
+	if (work == s->measured && piece[0]->batch == 0 && request == 0)
 		sent_bytes = odm_port_sent(&s->port, frame.len);
 	/* Only a RUN that was sent has told the names. */
 	*told = names->version;
@@ -329,8 +369,9 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	}
 	s->used_member[l->member] = true;
 	hold(s, l, l->held_bytes + (request == 0 ? frame.len : 0));
-	l->watch.expect_ns += odm_members_expect(odm_cluster_members(s->cluster), l->member, (uint32_t)n, n_loads,
-						 pairs, (double)(frame.len + pairs * s->wire.row_bytes));
+	l->watch.expect_ns[work - s->work] +=
+		odm_members_expect(odm_cluster_members(s->cluster), l->member, (uint32_t)n, n_loads, pairs,
+				   (double)(frame.len + pairs * s->wire.row_bytes));
 	odm_recovery_sent(&s->recovery, worker, piece, n);
 	s->now->step->counters[OD_C_WORKER_RUNS]++;
 	s->now->step->counters[OD_C_WORKER_ROWS] += run.n_rows;
@@ -343,14 +384,28 @@ static int send_piece_again(void *arg, struct odm_piece *p)
 	return send_run(arg, p->worker, &p, 1, false, p->request);
 }
 
-/* A worker's next RUN. True: there are more that can be sent now. After a full queue or a broken connection they
- * cannot: tried again at the next wake-up, or the worker is dead by then. */
+/* The layer under way that was submitted first, or second; it may have no pieces. */
+static struct odm_pieces *in_order(struct service *s, unsigned i)
+{
+	const struct od_moe_call *a = s->work[0].call, *b = s->work[1].call;
+	const bool second_first = b != NULL && (a == NULL || b->m < a->m);
+
+	return &s->work[i ^ second_first];
+}
+
+/* A worker's next RUN. False: nothing is left, or it cannot be sent. After a full queue or a broken connection it is
+ * tried again at the next wake-up, or the worker is dead by then. */
 static bool send_next(struct service *s, uint32_t worker)
 {
-	bool more;
-	const size_t n = odm_pieces_next(&s->work, worker, s->o.config->n_experts, s->piece, &more);
+	for (unsigned i = 0; i < ODM_HALVES; i++) {
+		struct odm_pieces *work = in_order(s, i);
+		bool more;
+		const size_t n = odm_pieces_next(work, worker, s->o.config->n_experts, s->piece, &more);
 
-	return n > 0 && send_run(s, worker, s->piece, n, !more, 0) == OD_OK && more;
+		if (n > 0)
+			return send_run(s, worker, s->piece, n, !more && !is_first_half(s, work->call), 0) == OD_OK;
+	}
+	return false;
 }
 
 /* All workers in turns, so that none waits until another has all of its rows. */
@@ -373,8 +428,8 @@ static void pump(struct service *s)
 /* Its WANT had been sent to this worker when the router spoke. */
 static bool was_ordered(struct service *s, const struct odm_piece *p)
 {
-	return odm_predictions_ordered(odm_cluster_predictions(s->cluster), s->call->step, s->call->m, p->expert) ==
-	       s->net.link[p->worker].member;
+	return odm_predictions_ordered(odm_cluster_predictions(s->cluster), p->work->call->step, p->work->call->m,
+				       p->expert) == s->net.link[p->worker].member;
 }
 
 static void count_result(struct service *s, const struct odm_piece *p, const Od__ExpertResult *r)
@@ -392,10 +447,10 @@ static void count_result(struct service *s, const struct odm_piece *p, const Od_
 		c[OD_C_CACHE_HITS] += r->cached == 1;
 	}
 	if (decode && r->loaded_bytes > 0)
-		odm_step_uses_loaded(&s->uses, s->call->m, p->expert);
+		odm_step_uses_loaded(&s->uses, p->work->call->m, p->expert);
 	if (decode && r->ready && was_ordered(s, p))
 		for (uint32_t i = 0; i < p->count; i++)
-			odm_step_uses_served(&s->uses, s->work.order[p->first + i] / s->o.config->top_k, c);
+			odm_step_uses_served(&s->uses, p->work->order[p->first + i] / s->o.config->top_k, c);
 	if (!decode || r->ready)
 		return;
 	c[OD_C_STALLS]++;
@@ -404,7 +459,8 @@ static void count_result(struct service *s, const struct odm_piece *p, const Od_
 }
 
 /* Before anything of it counts, so that a RESULT is taken whole or not at all. */
-static int check_result(struct service *s, uint32_t worker, const struct od_msg *m, struct od_err *err)
+static int check_result(struct service *s, struct odm_pieces *work, uint32_t worker, const struct od_msg *m,
+			struct od_err *err)
 {
 	const Od__Result *r = m->header->result;
 	size_t len;
@@ -414,7 +470,7 @@ static int check_result(struct service *s, uint32_t worker, const struct od_msg 
 	rc = odm_check_result(r, s->o.config->n_experts, s->wire.row_bytes, m->n_frames, len, err);
 	for (size_t i = 0; rc == OD_OK && i < r->n_experts; i++) {
 		const Od__ExpertResult *x = r->experts[i];
-		const struct odm_piece *p = odm_pieces_find(&s->work, worker, r->request, x->expert);
+		const struct odm_piece *p = odm_pieces_find(work, worker, r->request, x->expert);
 
 		if (p != NULL && x->code == OD_OK && x->rows != p->count)
 			rc = od_fail(err, OD_ERR_SHAPE, "expert %u: expected %u rows, found %u", x->expert, p->count,
@@ -447,11 +503,11 @@ static void settle(struct service *s, struct odm_piece *p, const Od__ExpertResul
 	}
 	for (uint32_t j = 0; j < p->count; j++)
 		odm_wire_rows_take(&s->wire, bytes + (size_t)j * s->wire.row_bytes,
-				   s->call->y + (size_t)s->work.order[p->first + j] * s->wire.hidden);
+				   p->work->call->y + (size_t)p->work->order[p->first + j] * s->wire.hidden);
 	odm_row_source_add(&s->source[s->now->step->phase], s->net.link[p->worker].member);
 	count_result(s, p, x);
 	p->state = ODM_PIECE_DONE;
-	s->work.n_done++;
+	p->work->n_done++;
 }
 
 /* An expert of a RESULT that counts. */
@@ -501,20 +557,37 @@ static double way_of(const Od__Result *r, uint64_t sent_ns)
 	return ns;
 }
 
+/* The layer under way that asked for it; NULL: the answer is no longer needed. */
+static struct odm_pieces *asked_by(struct service *s, const Od__Result *r)
+{
+	struct odm_pieces *any = NULL;
+
+	for (size_t i = 0; i < ODM_HALVES; i++) {
+		struct odm_pieces *work = &s->work[i];
+
+		if (work->call == NULL || r->step != work->call->step || r->m != work->call->m)
+			continue;
+		if (any == NULL || odm_pieces_asked(work, r->request))
+			any = work;
+	}
+	return any;
+}
+
 static void on_result(struct service *s, uint32_t worker, const struct od_msg *m)
 {
 	const Od__Result *r = m->header->result;
 	struct odm_link *l = &s->net.link[worker];
 	const struct odm_piece *any = NULL;
-	struct odm_timeline_answer answer = { .member = l->member, .m = s->call->m };
+	struct odm_timeline_answer answer = { .member = l->member, .m = r->m };
+	struct odm_pieces *work = asked_by(s, r);
 	bool ran = false;
 	const uint8_t *bytes;
 	struct od_err why;
 	size_t len;
 
-	if (r->step != s->call->step || r->m != s->call->m)
-		return; /* an answer that is no longer needed */
-	if (check_result(s, worker, m, &why) != OD_OK) {
+	if (work == NULL)
+		return;
+	if (check_result(s, work, worker, m, &why) != OD_OK) {
 		od_log_limited(OD_LOG_WARN, "dropped a malformed RESULT: %s", why.msg);
 		odm_members_distrust(odm_cluster_members(s->cluster), l->member, l->session,
 				     "it sent a malformed RESULT");
@@ -525,7 +598,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	for (size_t i = 0; i < r->n_experts; i++) {
 		const Od__ExpertResult *x = r->experts[i];
 		/* NULL: this answer is no longer needed, or was never asked for */
-		struct odm_piece *p = odm_pieces_find(&s->work, worker, r->request, x->expert);
+		struct odm_piece *p = odm_pieces_find(work, worker, r->request, x->expert);
 
 		/* A worker that was overtaken may still be the first to answer. Its error is nothing: the piece is
 		 * another's. */
@@ -537,7 +610,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 				record_expert(&answer, p, x);
 			ran = ran || p->state == ODM_PIECE_DONE;
 			if (p->state == ODM_PIECE_DONE)
-				report_work(&l->watch.report, x);
+				report_work(&l->watch.report[work - s->work], x);
 		}
 		/* Rows of experts that are not needed any more lie between the others, so they are skipped, too. */
 		if (x->rows > 0)
@@ -549,7 +622,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	if (ran && any->sent_bytes > 0)
 		odm_port_answered(&s->port, len, any->sent_bytes, way_of(r, any->sent_ns));
 	odm_recovery_answered(&s->recovery, worker, ran);
-	if (!l->watch.late && !odm_pieces_open(&s->work, r->request))
+	if (!l->watch.late && !odm_pieces_open(work, r->request))
 		hold(s, l, l->held_bytes - any->run_bytes);
 }
 
@@ -596,12 +669,13 @@ static void wait_for_something(struct service *s)
 		return; /* nothing changed */
 }
 
-static int run_pieces(struct service *s, struct od_err *err)
+/* Until all pieces of this layer are done. */
+static int run_pieces(struct service *s, const struct odm_pieces *work, struct od_err *err)
 {
 	int rc = OD_OK;
 
 	odm_recovery_move(&s->recovery); /* workers may have died while main computed */
-	while (rc == OD_OK && s->work.n_done < s->work.n) {
+	while (rc == OD_OK && work->n_done < work->n) {
 		if (s->now->step->cancelled(s->now->step->arg))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
 		odm_recovery_end_rests(&s->recovery);
@@ -623,10 +697,8 @@ static int run_pieces(struct service *s, struct od_err *err)
 }
 
 /* A layer of a decode step, behind its RUNs, which are urgent. */
-static void after_runs(struct service *s)
+static void after_runs(struct service *s, const struct od_moe_call *call)
 {
-	const struct od_moe_call *call = s->call;
-
 	odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, s->now->step, s->o.config->layer_of[call->m]);
 	odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
 	odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m, call->probability,
@@ -634,33 +706,26 @@ static void after_runs(struct service *s)
 	odm_predictions_record(odm_cluster_predictions(s->cluster), s->now->step, call->m);
 }
 
-static void begin_layer(struct service *s, struct odm_link *l)
-{
-	hold(s, l, 0);
-	l->watch.expect_ns = 0;
-	l->watch.report = (struct odm_layer_report){ 0 };
-}
-
 /* Learns from the times that the workers report. */
-static void learn_costs(struct service *s)
+static void learn_costs(struct service *s, size_t half)
 {
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
 		const struct odm_link *l = &s->net.link[w];
 
-		if (l->watch.report.n_experts > 0)
-			odm_members_worked(odm_cluster_members(s->cluster), l->member, &l->watch.report);
+		if (l->watch.report[half].n_experts > 0)
+			odm_members_worked(odm_cluster_members(s->cluster), l->member, &l->watch.report[half]);
 	}
 }
 
 /* The most experts that a worker has in this layer; 0: they do not fit into its slots together, so that it would load
  * some of them for every batch. */
-static uint32_t most_experts(struct service *s)
+static uint32_t most_experts(struct service *s, const struct odm_pieces *work)
 {
 	uint32_t most = 0;
 
 	memset(s->n_dealt, 0, s->net.view.n_workers * sizeof(*s->n_dealt));
-	for (size_t i = 0; i < s->work.n_chosen; i++) {
-		const uint32_t w = s->work.worker_of[i], n = ++s->n_dealt[w];
+	for (size_t i = 0; i < work->n_chosen; i++) {
+		const uint32_t w = work->worker_of[i], n = ++s->n_dealt[w];
 
 		if (n > s->net.view.worker[w].slots)
 			return 0;
@@ -670,23 +735,69 @@ static uint32_t most_experts(struct service *s)
 }
 
 /* Rows of the layer's RUNs. */
-static uint32_t batch_rows(struct service *s)
+static uint32_t batch_rows(struct service *s, const struct odm_pieces *work)
 {
 	const struct odm_view *v = &s->net.view;
-	const uint32_t n = s->net.groups.n_many, k = s->o.config->top_k, experts = in_decode(s) ? 0 : most_experts(s);
+	const uint32_t n = s->net.groups.n_many, k = s->o.config->top_k,
+		       experts = in_decode(s) ? 0 : most_experts(s, work);
 	double run_ns;
 	uint32_t rows;
 
 	if (experts == 0)
 		return s->step_rows;
 	run_ns = odm_members_run_ns(odm_cluster_members(s->cluster), v->worker, v->n_workers, experts);
-	rows = odm_batch_rows(&s->port, (double)s->wire.row_bytes * (k < n ? k : n), run_ns, s->call->n_rows);
+	rows = odm_batch_rows(&s->port, (double)s->wire.row_bytes * (k < n ? k : n), run_ns, work->call->n_rows);
 	return rows < s->step_rows ? rows : s->step_rows;
+}
+
+static bool is_under_way(const struct odm_pieces *work)
+{
+	return work->n_done < work->n;
+}
+
+static bool any_late(const struct service *s)
+{
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
+		if (s->net.link[w].watch.late)
+			return true;
+	return false;
+}
+
+/* half: of the rows. */
+static int begin_layer(struct service *s, size_t half, struct od_err *err)
+{
+	struct odm_pieces *other = &s->work[1 - half];
+
+	/* The view changes only while nothing is under way. */
+	if (is_under_way(other) && any_late(s)) {
+		const int rc = run_pieces(s, other, err);
+
+		if (rc != OD_OK)
+			return rc;
+	}
+	odm_pieces_end(&s->work[half]); /* one that failed and begins again */
+	if (!is_under_way(other)) {
+		odm_recovery_begin(&s->recovery, s->now->step);
+		odm_links_avoid_late(&s->net);
+		s->measured = &s->work[half];
+		odm_port_begin(&s->port);
+	}
+	odm_links_time(&s->net);
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
+		struct odm_link *l = &s->net.link[w];
+
+		if (!is_under_way(other))
+			hold(s, l, 0);
+		l->watch.expect_ns[half] = 0;
+		l->watch.report[half] = (struct odm_layer_report){ 0 };
+	}
+	return OD_OK;
 }
 
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct service *s = service_of(r);
+	struct odm_pieces *work = &s->work[call->first > 0];
 	const bool decode = in_decode(s);
 	uint64_t span;
 	int rc = odm_row_source_check(&s->source[s->now->step->phase], odm_cluster_members(s->cluster), call->m,
@@ -694,15 +805,11 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 
 	if (rc != OD_OK)
 		return rc;
-	s->call = call;
 	s->layer_begin_ns = od_now_ns();
-	odm_recovery_begin(&s->recovery, call, s->now->step);
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
-	odm_links_avoid_late(&s->net);
-	odm_links_time(&s->net);
-	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
-		begin_layer(s, &s->net.link[w]);
-	odm_port_begin(&s->port);
+	rc = begin_layer(s, call->first > 0, err);
+	if (rc != OD_OK)
+		return rc;
 	/* The router has chosen: what was ordered up to now was in time, and RUNs will change the table. So uses are
 	 * counted first. */
 	if (decode) {
@@ -712,16 +819,20 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	}
 	s->layer_stall_ns = 0;
 	/* Placement goes to workers that were sent a WANT for the expert: their loads are under way. */
-	odm_pieces_deal(&s->work, call, &s->net.groups, wanted_at, s);
-	odm_pieces_cut(&s->work, call, batch_rows(s));
+	odm_pieces_deal(work, call, &s->net.groups, wanted_at, &(struct deal){ s, call });
+	odm_pieces_cut(work, call, batch_rows(s, work));
+	if (call->first > 0) /* after the first half's, whose experts are required for both */
+		work->first_rank = s->work[0].n;
+	if (is_first_half(s, call))
+		odm_pieces_keep(work);
 	/* A prompt's loads begin with WANTs, because its RUNs take long to send. */
-	if (!decode)
-		announce(s);
+	if (!decode && call->first == 0)
+		announce(s, work);
 	span = odm_span_begin(s->now->step);
 	pump(s);
 	odm_span_end(s->now->step, ODM_SPAN_SEND, call->m, span);
 	if (decode)
-		after_runs(s);
+		after_runs(s, call);
 	/* Main's own predictor computes while the workers do. */
 	odm_predictor_link_routed(&s->predictor, call);
 	return OD_OK;
@@ -730,17 +841,20 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 static int collect(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct service *s = service_of(r);
+	const size_t half = call->first > 0;
 	const uint64_t span = odm_span_begin(s->now->step);
-	const int rc = run_pieces(s, err);
+	const int rc = run_pieces(s, &s->work[half], err);
 
 	odm_span_end(s->now->step, ODM_SPAN_WAIT, call->m, span);
 	if (rc != OD_OK)
 		return rc;
 	/* The times belong to this layer's RUNs; the next submit() sets them to 0. */
-	learn_costs(s);
-	odm_port_end(&s->port);
-	s->call = NULL;
-	s->now->layers_done++;
+	learn_costs(s, half);
+	if (s->measured == &s->work[half])
+		odm_port_end(&s->port);
+	s->measured = s->measured == &s->work[half] ? NULL : s->measured;
+	odm_pieces_end(&s->work[half]);
+	s->now->layers_done += !is_first_half(s, call);
 	if (in_decode(s)) {
 		s->now->step->counters[OD_C_DECODE_LAYERS]++;
 		const uint64_t ns = od_now_ns() - s->layer_begin_ns;
@@ -824,10 +938,12 @@ static void free_service(struct odm_expert_service *base)
 	odm_predictor_link_close(&s->predictor);
 	odm_links_fini(&s->net); /* before the cluster: its sockets belong to the same ZeroMQ context */
 	odm_cluster_close(s->cluster);
-	odm_pieces_fini(&s->work);
+	for (size_t i = 0; i < ODM_HALVES; i++)
+		odm_pieces_fini(&s->work[i]);
 	odm_step_uses_fini(&s->uses);
 	free(s->piece);
 	free(s->predicted);
+	free(s->needed);
 	free(s->dealt);
 	free(s->n_dealt);
 	free(s->used_member);
@@ -843,21 +959,22 @@ static int allocate(struct service *s, struct od_err *err)
 
 	if (rc == OD_OK)
 		rc = odm_links_init(&s->net, s->cluster, &s->o, err);
-	if (rc == OD_OK)
-		rc = odm_pieces_init(&s->work, s->o.config, s->o.max_rows, OD_MAX_HOSTS, err);
+	for (size_t i = 0; rc == OD_OK && i < ODM_HALVES; i++)
+		rc = odm_pieces_init(&s->work[i], s->o.config, s->o.max_rows, OD_MAX_HOSTS, err);
 	if (rc == OD_OK)
 		rc = odm_step_uses_init(&s->uses, s->o.config, odm_cluster_opts(s->cluster)->decode_rows, err);
 	if (rc != OD_OK)
 		return rc;
 	s->piece = calloc(s->o.config->n_experts, sizeof(*s->piece));
 	s->predicted = calloc(s->o.max_rows, sizeof(*s->predicted));
+	s->needed = calloc(s->o.config->n_experts, sizeof(*s->needed));
 	s->dealt = calloc(s->o.config->n_experts, sizeof(*s->dealt));
 	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
 	s->n_dealt = calloc(OD_MAX_HOSTS, sizeof(*s->n_dealt));
 	s->has_more = calloc(OD_MAX_HOSTS, sizeof(*s->has_more));
 	s->items = calloc(2 * OD_MAX_HOSTS + 3, sizeof(*s->items));
-	if (s->piece == NULL || s->predicted == NULL || s->dealt == NULL || s->used_member == NULL ||
-	    s->n_dealt == NULL || s->has_more == NULL || s->items == NULL)
+	if (s->piece == NULL || s->predicted == NULL || s->needed == NULL || s->dealt == NULL ||
+	    s->used_member == NULL || s->n_dealt == NULL || s->has_more == NULL || s->items == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
 	return OD_OK;
 }
@@ -910,7 +1027,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	};
 	s->runner = (struct od_expert_runner){ .needs = needs, .submit = submit, .collect = collect };
 	s->recovery = (struct odm_recovery){ .net = &s->net,
-					     .work = &s->work,
+					     .work = s->work,
 					     .send_again = send_piece_again,
 					     .arg = s,
 					     .hidden = opts->config->hidden,

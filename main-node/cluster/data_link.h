@@ -23,10 +23,10 @@ struct odm_link_watch {
 	uint64_t pongs;
 	uint32_t most_rows; /* the largest piece that it may be computing */
 	bool late; /* in this step; others were asked for what it owed */
-	/* For the current layer: */
 	uint64_t moved_ns; /* when it was last sent a RUN, or answered */
-	double expect_ns; /* time that all its RUNs should take */
-	struct odm_layer_report report; /* its answers */
+	/* [ODM_HALVES]: for the layers under way: the time that all its RUNs should take; its answers */
+	double expect_ns[2];
+	struct odm_layer_report report[2];
 };
 
 struct odm_link {

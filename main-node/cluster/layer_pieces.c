@@ -72,7 +72,8 @@ static void cut_one(struct odm_pieces *p, size_t i, uint32_t batch, uint64_t end
 		at++;
 	p->next[i] = at;
 	if (at > begin)
-		p->piece[p->n++] = (struct odm_piece){ .expert = p->chosen[i],
+		p->piece[p->n++] = (struct odm_piece){ .work = p,
+						       .expert = p->chosen[i],
 						       .first = begin,
 						       .count = at - begin,
 						       .worker = p->worker_of[i],
@@ -84,6 +85,8 @@ static void cut_one(struct odm_pieces *p, size_t i, uint32_t batch, uint64_t end
 void odm_pieces_deal(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
 		     uint32_t (*keep)(void *arg, uint16_t expert), void *arg)
 {
+	p->call = call;
+	p->first_rank = 0;
 	group_by_expert(p, call);
 	odm_deal(g, call->step, call->m, p->chosen, p->rows, p->n_chosen, keep, arg, p->worker_of, p->scratch);
 }
@@ -93,6 +96,18 @@ void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, uint32
 	for (uint32_t batch = 0; (uint64_t)batch * max_rows < call->n_rows; batch++)
 		for (size_t i = 0; i < p->n_chosen; i++)
 			cut_one(p, i, batch, (batch + 1ull) * max_rows);
+}
+
+void odm_pieces_keep(struct odm_pieces *p)
+{
+	for (size_t i = 0; i < p->n; i++)
+		p->piece[i].last = false;
+}
+
+void odm_pieces_end(struct odm_pieces *p)
+{
+	p->call = NULL;
+	p->n = p->n_done = 0;
 }
 
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more)
@@ -124,6 +139,19 @@ struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint32_t worker, uint64_
 			return q;
 	}
 	return NULL;
+}
+
+bool odm_pieces_asked(const struct odm_pieces *p, uint64_t request)
+{
+	for (size_t i = 0; i < p->n; i++) {
+		const struct odm_piece *q = &p->piece[i];
+
+		if (q->state != ODM_PIECE_TODO && q->request == request)
+			return true;
+		if (q->late_request == request && request != 0)
+			return true;
+	}
+	return false;
 }
 
 bool odm_pieces_open(const struct odm_pieces *p, uint64_t request)

@@ -11,7 +11,10 @@
 #include "common/model/forward.h"
 #include "main-node/cluster/placement.h"
 
+struct odm_pieces;
+
 struct odm_piece {
+	struct odm_pieces *work; /* the layer's */
 	uint16_t expert;
 	uint32_t first, count; /* range of order[]: (row, rank) pairs of this expert */
 	uint32_t worker; /* index in the view */
@@ -25,7 +28,7 @@ struct odm_piece {
 	uint64_t late_request; /* 0: none was */
 	enum { ODM_PIECE_TODO, ODM_PIECE_SENT, ODM_PIECE_DONE } state;
 	bool first_of; /* the first piece of this expert on its worker */
-	bool last; /* and the last one */
+	bool last; /* and the last one, also of other rows of the step */
 	/* For workers with spools. */
 	bool coming; /* a worker asked in this round is pulling the expert */
 	bool missing; /* a worker asked in this round lacks it */
@@ -33,8 +36,12 @@ struct odm_piece {
 	bool fetch; /* no worker has it: the next one asked must pull it, whichever share it belongs to */
 };
 
+#define ODM_HALVES 2 /* layers under way at most: one of either half of a step's rows */
+
 struct odm_pieces {
 	uint32_t n_experts, top_k;
+	const struct od_moe_call *call; /* NULL: none is under way; n and n_done are 0 then */
+	uint32_t first_rank; /* the first piece's, among all of the layer */
 	struct odm_piece *piece;
 	size_t n, n_done;
 	uint32_t *order; /* [max_rows * top_k]: row * top_k + rank, grouped by expert, rows in order */
@@ -58,11 +65,15 @@ void odm_pieces_deal(struct odm_pieces *p, const struct od_moe_call *call, const
 		     uint32_t (*keep)(void *arg, uint16_t expert), void *arg);
 /* Cuts the layer, after odm_pieces_deal. max_rows: limit of a RUN, at least 1. */
 void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, uint32_t max_rows);
+/* Then: other rows of the step will need the layer's experts, too. */
+void odm_pieces_keep(struct odm_pieces *p);
+void odm_pieces_end(struct odm_pieces *p); /* the layer is through, or given up */
 
 /* The worker's next unsent pieces for one RUN, in order, at most max. *more: others are left. */
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more);
 /* The piece that an expert of this worker's RESULT answers; NULL: none, or answered already. */
 struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint32_t worker, uint64_t request, uint32_t expert);
+bool odm_pieces_asked(const struct odm_pieces *p, uint64_t request); /* a RUN of this number had pieces of it */
 bool odm_pieces_open(const struct odm_pieces *p, uint64_t request); /* the RUN has an unanswered piece */
 bool odm_pieces_owed(const struct odm_pieces *p, uint32_t worker); /* the worker has an unanswered piece */
 uint32_t odm_pieces_most_rows(const struct odm_pieces *p, uint32_t worker); /* rows of its largest unanswered piece */

@@ -35,14 +35,47 @@
 #define SUSPENDED_NS (500 * OD_NS_PER_MS) /* between two looks: main itself was away */
 #define MANY_ROWS 16 /* rows of a piece: a worker that computes one may not look at its data socket for seconds */
 
+/* All pieces under way, one after the other: the one behind p, or the first one. NULL: there is no other. */
+static struct odm_piece *next_piece(const struct odm_recovery *r, const struct odm_piece *p)
+{
+	size_t i = p != NULL ? (size_t)(p->work - r->work) : 0;
+	size_t at = p != NULL ? (size_t)(p - p->work->piece) + 1 : 0;
+
+	for (; i < ODM_HALVES; i++, at = 0)
+		if (at < r->work[i].n)
+			return &r->work[i].piece[at];
+	return NULL;
+}
+
+static size_t n_done(const struct odm_recovery *r)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < ODM_HALVES; i++)
+		n += r->work[i].n_done;
+	return n;
+}
+
+/* Rows of the worker's largest unanswered piece. */
+static uint32_t most_rows(const struct odm_recovery *r, uint32_t worker)
+{
+	const uint32_t a = odm_pieces_most_rows(&r->work[0], worker), b = odm_pieces_most_rows(&r->work[1], worker);
+
+	return a > b ? a : b;
+}
+
+static bool is_owed(const struct odm_recovery *r, uint32_t worker)
+{
+	return most_rows(r, worker) > 0;
+}
+
 static struct odm_members *members(const struct odm_recovery *r)
 {
 	return odm_cluster_members(r->net->cluster);
 }
 
-void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, const struct odm_step *step)
+void odm_recovery_begin(struct odm_recovery *r, const struct odm_step *step)
 {
-	r->call = call;
 	r->step = step;
 	r->rest_ns = r->unserved_ns = 0;
 	r->busy_rounds = r->busy_lasts = 0;
@@ -65,7 +98,7 @@ int odm_recovery_timeout_ms(const struct odm_recovery *r)
 static uint32_t candidate(struct odm_recovery *r, struct odm_piece *p)
 {
 	const struct odm_groups *g = &r->net->groups;
-	uint32_t group = odm_group_of_layer(g, r->call->step, r->call->m), position = 0;
+	uint32_t group = odm_group_of_layer(g, p->work->call->step, p->work->call->m), position = 0;
 
 	for (uint32_t i = 0; i < 2 * g->n_groups; i++) {
 		uint32_t at = (group + i) % g->n_groups, size = odm_group_size(g, at);
@@ -74,7 +107,7 @@ static uint32_t candidate(struct odm_recovery *r, struct odm_piece *p)
 			uint32_t w = odm_group_worker(g, at, (p->expert + j) % size);
 
 			if (position++ < p->n_passed ||
-			    odm_worker_has(g, w, r->call->m, p->expert) != (i < g->n_groups) ||
+			    odm_worker_has(g, w, p->work->call->m, p->expert) != (i < g->n_groups) ||
 			    r->net->link[w].watch.late || !odm_links_alive(r->net, w))
 				continue;
 			p->n_passed = position;
@@ -149,9 +182,9 @@ static bool is_held(const struct odm_piece *p)
 	return p->worker == ODM_NOBODY && p->state != ODM_PIECE_DONE;
 }
 
-static size_t row_of(const struct odm_recovery *r, uint32_t pair)
+static size_t row_of(const struct odm_piece *p, uint32_t pair)
 {
-	return r->work->order[pair] / r->work->top_k;
+	return p->work->call->first + p->work->order[pair] / p->work->top_k;
 }
 
 static size_t part_of(const struct odm_step *step, size_t row)
@@ -168,13 +201,10 @@ static bool only_drafts_held(const struct odm_recovery *r)
 {
 	const struct odm_step *step = r->step;
 
-	for (size_t i = 0; i < r->work->n; i++) {
-		const struct odm_piece *p = &r->work->piece[i];
-
+	for (const struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;)
 		for (uint32_t j = p->first; is_held(p) && j < p->first + p->count; j++)
-			if (step->phase != ODM_DECODE || row_of(r, j) == step->part[part_of(step, row_of(r, j))].first)
+			if (step->phase != ODM_DECODE || row_of(p, j) == step->part[part_of(step, row_of(p, j))].first)
 				return false;
-	}
 	return true;
 }
 
@@ -183,23 +213,23 @@ static void drop(struct odm_recovery *r, struct odm_piece *p)
 	const struct odm_step *step = r->step;
 
 	for (uint32_t j = p->first; j < p->first + p->count; j++) {
-		const size_t row = row_of(r, j), part = part_of(step, row);
+		const size_t row = row_of(p, j), part = part_of(step, row);
 		const uint32_t before = (uint32_t)(row - step->part[part].first);
 
-		memset(r->call->y + (size_t)r->work->order[j] * r->hidden, 0, r->hidden * sizeof(*r->call->y));
+		memset(p->work->call->y + (size_t)p->work->order[j] * r->hidden, 0, r->hidden * sizeof(float));
 		if (step->valid[part] > before)
 			step->valid[part] = before;
 	}
 	p->state = ODM_PIECE_DONE;
-	r->work->n_done++;
+	p->work->n_done++;
 }
 
 static void drop_held(struct odm_recovery *r)
 {
 	od_log_limited(OD_LOG_WARN, "%s; only a draft needs it: the draft is cut", r->unserved.msg);
-	for (size_t i = 0; i < r->work->n; i++)
-		if (is_held(&r->work->piece[i]))
-			drop(r, &r->work->piece[i]);
+	for (struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;)
+		if (is_held(p))
+			drop(r, p);
 	r->unserved_ns = 0;
 }
 
@@ -213,10 +243,9 @@ int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 	awaited = odm_members_awaited(members(r)); /* first: one that comes now is seen below */
 	if (odm_links_join(r->net)) {
 		r->unserved_ns = 0;
-		for (size_t i = 0; i < r->work->n; i++) {
-			if (is_held(&r->work->piece[i]))
-				begin_again(r, &r->work->piece[i]);
-		}
+		for (struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;)
+			if (is_held(p))
+				begin_again(r, p);
 		return OD_OK;
 	}
 	if ((awaited || r->net->n_joining > 0) && od_now_ns() < r->unserved_ns)
@@ -229,14 +258,13 @@ int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 	return err->code;
 }
 
-static void say_moved(struct odm_recovery *r, uint32_t member, size_t n)
+static void say_moved(struct odm_recovery *r, uint32_t member, size_t n, uint32_t m)
 {
 	struct odm_member_stats st;
 	char name[300] = "a worker";
 
 	odm_members_stats(members(r), member, &st, name, sizeof(name));
-	od_log(OD_LOG_WARN, "%s: other workers run its %zu expert%s of MoE layer %u", name, n, n > 1 ? "s" : "",
-	       r->call->m);
+	od_log(OD_LOG_WARN, "%s: other workers run its %zu expert%s of MoE layer %u", name, n, n > 1 ? "s" : "", m);
 }
 
 /* Everything that dead workers owe goes to others. */
@@ -245,21 +273,21 @@ void odm_recovery_move(struct odm_recovery *r)
 	for (uint32_t w = 0; w < r->net->view.n_workers; w++) {
 		const bool first = r->net->link[w].session != 0; /* not a later layer of the step */
 		size_t n = 0;
+		uint32_t m = 0;
 
 		if (odm_links_alive(r->net, w))
 			continue;
 		/* It also forgets the session, so `first` was read before it. */
 		odm_link_close(&r->net->link[w]);
-		for (size_t i = 0; i < r->work->n; i++) {
-			struct odm_piece *p = &r->work->piece[i];
-
+		for (struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;) {
 			if (p->worker != w || p->state == ODM_PIECE_DONE)
 				continue;
 			begin_again(r, p);
 			n++;
+			m = p->work->call->m;
 		}
 		if (first && n > 0)
-			say_moved(r, r->net->link[w].member, n);
+			say_moved(r, r->net->link[w].member, n, m);
 	}
 }
 
@@ -271,7 +299,7 @@ static bool somebody_is_idle(const struct odm_recovery *r)
 	uint32_t w = 0;
 
 	while (w < r->net->groups.n_workers &&
-	       (r->net->link[w].watch.late || odm_pieces_owed(r->work, w) || !odm_links_alive(r->net, w)))
+	       (r->net->link[w].watch.late || is_owed(r, w) || !odm_links_alive(r->net, w)))
 		w++;
 	return w < r->net->groups.n_workers;
 }
@@ -281,8 +309,8 @@ static uint32_t debt_of(const struct odm_recovery *r, uint32_t worker)
 {
 	uint32_t n = 0;
 
-	for (size_t i = 0; i < r->work->n; i++)
-		n += r->work->piece[i].worker == worker && r->work->piece[i].state == ODM_PIECE_SENT;
+	for (const struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;)
+		n += p->worker == worker && p->state == ODM_PIECE_SENT;
 	return n;
 }
 
@@ -290,14 +318,14 @@ static bool is_late(struct odm_recovery *r, uint32_t worker, uint64_t now)
 {
 	struct odm_link *l = &r->net->link[worker];
 	const double age_ns = (double)(now - l->watch.moved_ns);
+	const double expect_ns = l->watch.expect_ns[0] + l->watch.expect_ns[1];
 	const uint32_t n = debt_of(r, worker);
 	bool link;
 
-	if (n == 0 || l->watch.late || age_ns < (double)LATE_LINK_NS + LATE_LINK_TIMES * l->watch.expect_ns)
+	if (n == 0 || l->watch.late || age_ns < (double)LATE_LINK_NS + LATE_LINK_TIMES * expect_ns)
 		return false;
-	link = age_ns < (double)LATE_NS + LATE_TIMES * l->watch.expect_ns;
-	return odm_members_late(members(r), l->member, l->session, n, link ? 0 : age_ns,
-				age_ns / (l->watch.expect_ns + 1));
+	link = age_ns < (double)LATE_NS + LATE_TIMES * expect_ns;
+	return odm_members_late(members(r), l->member, l->session, n, link ? 0 : age_ns, age_ns / (expect_ns + 1));
 }
 
 static void overtake(struct odm_recovery *r, uint32_t worker)
@@ -306,13 +334,13 @@ static void overtake(struct odm_recovery *r, uint32_t worker)
 	struct odm_member_stats st;
 	char name[300] = "a worker";
 	size_t n = 0;
+	uint32_t m = 0;
 
 	/* The mark comes first: no candidate is late, so none of its pieces comes back to it. While it is late, its
 	 * answers do not reduce held_bytes. */
 	l->watch.late = true;
 	l->held_bytes = 0;
-	for (size_t i = 0; i < r->work->n; i++) {
-		struct odm_piece *p = &r->work->piece[i];
+	for (struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;) {
 		const bool sent = p->state == ODM_PIECE_SENT;
 		uint32_t to;
 
@@ -325,10 +353,11 @@ static void overtake(struct odm_recovery *r, uint32_t worker)
 		p->late_request = sent ? p->request : 0;
 		move_piece(r, p, to);
 		n++;
+		m = p->work->call->m;
 	}
 	odm_members_stats(members(r), l->member, &st, name, sizeof(name));
 	od_log_limited(OD_LOG_WARN, "%s is late; other workers are asked for its %zu expert%s of MoE layer %u, too",
-		       name, n, n > 1 ? "s" : "", r->call->m);
+		       name, n, n > 1 ? "s" : "", m);
 }
 
 void odm_recovery_overtake(struct odm_recovery *r)
@@ -366,7 +395,7 @@ void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran)
 	l->watch.state = ODM_LINK_UNKNOWN;
 	l->watch.resends = l->watch.quiet = 0;
 	l->watch.moved_ns = od_now_ns();
-	if (!odm_pieces_owed(r->work, worker)) /* nor of earlier layers, which were through before this one began */
+	if (!is_owed(r, worker)) /* nor of earlier layers, which were through before this one began */
 		l->watch.most_rows = 0;
 }
 
@@ -385,7 +414,7 @@ static void resend(struct odm_recovery *r, uint32_t worker, const char *name)
 {
 	struct odm_link *l = &r->net->link[worker];
 
-	if (!odm_pieces_owed(r->work, worker))
+	if (!is_owed(r, worker))
 		return;
 	if (l->watch.resends == 0)
 		l->watch.lost += FORGIVEN_AFTER;
@@ -400,14 +429,11 @@ static void resend(struct odm_recovery *r, uint32_t worker, const char *name)
 		return;
 	}
 	od_log_limited(OD_LOG_WARN, "%s lost its RUNs; sending them again", name);
-	for (size_t i = 0; i < r->work->n; i++) {
-		struct odm_piece *p = &r->work->piece[i];
-
+	for (struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;)
 		/* Under the same number, so that whichever answer comes first counts. Pieces that went out together are
 		 * asked for one by one: some of them may have been answered. */
 		if (p->worker == worker && p->state == ODM_PIECE_SENT && r->send_again(r->arg, p) != OD_OK)
 			return; /* tried again, or the worker is distrusted */
-	}
 }
 
 void odm_recovery_attached(struct odm_recovery *r, uint32_t worker)
@@ -441,12 +467,9 @@ static uint64_t most_quiet(const struct odm_recovery *r, uint32_t worker)
 {
 	uint64_t ns = ANSWER_NS;
 
-	for (size_t i = 0; i < r->work->n; i++) {
-		const struct odm_piece *p = &r->work->piece[i];
-
+	for (const struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;)
 		if (p->worker == worker && p->state == ODM_PIECE_SENT)
 			ns += r->expert_weights * (LOAD_NS_PER_WEIGHT + (uint64_t)p->count * RUN_NS_PER_WEIGHT);
-	}
 	return ns / ROUND_NS;
 }
 
@@ -457,7 +480,7 @@ static bool is_too_quiet(struct odm_recovery *r, uint32_t worker)
 	struct odm_link *l = &r->net->link[worker];
 	char why[100];
 
-	l->watch.quiet = odm_pieces_owed(r->work, worker) ? l->watch.quiet + 1 : 0;
+	l->watch.quiet = is_owed(r, worker) ? l->watch.quiet + 1 : 0;
 	if (l->watch.quiet <= most_quiet(r, worker))
 		return false;
 	snprintf(why, sizeof(why), "it is busy and has not answered its RUNs for %u s",
@@ -479,7 +502,7 @@ static void probe(struct odm_recovery *r, uint32_t worker, unsigned most)
 	if (is_too_quiet(r, worker))
 		return;
 	if (!st.busy)
-		watch->most_rows = odm_pieces_most_rows(r->work, worker);
+		watch->most_rows = most_rows(r, worker);
 	if (watch->unanswered >= most && !(st.busy && watch->most_rows > MANY_ROWS)) {
 		odm_members_distrust(members(r), l->member, l->session,
 				     "it answers heartbeats, but not on its data port");
@@ -497,9 +520,9 @@ static void probe(struct odm_recovery *r, uint32_t worker, unsigned most)
 /* BUSY is said while an expert is being pulled, or a queue is full: then pulling goes on, or something is answered. */
 static int check_busy(struct odm_recovery *r, bool pulled, struct od_err *err)
 {
-	if (pulled || r->work->n_done != r->done_before) {
+	if (pulled || n_done(r) != r->done_before) {
 		r->busy_rounds = 0;
-		r->done_before = r->work->n_done;
+		r->done_before = n_done(r);
 	}
 	if (r->busy_lasts == 0)
 		return OD_OK;
@@ -544,8 +567,8 @@ void odm_recovery_end_rests(struct odm_recovery *r)
 	if (r->rest_ns == 0 || od_now_ns() < r->rest_ns)
 		return;
 	r->rest_ns = 0;
-	for (size_t i = 0; i < r->work->n; i++)
-		r->work->piece[i].resting = false;
+	for (struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;)
+		p->resting = false;
 }
 
 /* All have been asked, and none has it. True: there will be another round. */
@@ -566,6 +589,7 @@ void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__
 	const bool lacks = x->code == OD_ERR_BUSY || x->code == OD_ERR_MISSING;
 	const bool damaged = x->code == OD_ERR_CORRUPT || x->code == OD_ERR_IO || x->code == OD_ERR_FORMAT;
 	const struct odm_link *l = &r->net->link[p->worker];
+	const uint32_t m = p->work->call->m;
 	char name[300] = "a worker", reason[300];
 	struct odm_member_stats st;
 	uint32_t to;
@@ -573,7 +597,7 @@ void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__
 	od_peer_text(x->reason, reason, sizeof(reason));
 	odm_members_stats(members(r), l->member, &st, name, sizeof(name));
 	if (damaged)
-		odm_members_damaged(members(r), l->member, l->session, r->call->m, p->expert);
+		odm_members_damaged(members(r), l->member, l->session, m, p->expert);
 	p->coming = p->coming || x->code == OD_ERR_BUSY;
 	p->missing = p->missing || x->code == OD_ERR_MISSING;
 	if (lacks) /* nothing was lost */
@@ -581,7 +605,7 @@ void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__
 	if (x->code == OD_ERR_BUSY) {
 		r->busy_lasts = SAY_BUSY_ROUNDS;
 		od_fail(&r->busy, OD_ERR_BUSY, "%s is busy and does not run expert %u of layer %u (%s)", name,
-			p->expert, r->call->m, reason);
+			p->expert, m, reason);
 	}
 	if (p->fetch && x->code == OD_ERR_BUSY) { /* one that pulls it is enough */
 		rest(r, p, p->worker);
@@ -597,11 +621,10 @@ void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__
 	if (to == ODM_NOBODY) {
 		set_aside(r, p);
 		od_fail(&r->unserved, OD_ERR_IO, "no worker can run expert %u of layer %u; the last was %s: %s",
-			p->expert, r->call->m, name, reason);
+			p->expert, m, name, reason);
 		return;
 	}
 	od_log_limited(lacks ? OD_LOG_DEBUG : OD_LOG_WARN,
-		       "%s cannot run expert %u of layer %u (%s); another worker will", name, p->expert, r->call->m,
-		       reason);
+		       "%s cannot run expert %u of layer %u (%s); another worker will", name, p->expert, m, reason);
 	move_piece(r, p, to);
 }

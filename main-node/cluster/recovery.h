@@ -1,6 +1,6 @@
-/* recovery.h - recovers a layer's pieces when a worker dies, does not answer, or cannot run one: sends them again,
- * moves them to another worker, or holds them until one joins. Main keeps the rows until every output has arrived, so
- * tokens do not change.
+/* recovery.h - recovers the pieces of layers under way when a worker dies, does not answer, or cannot run one: sends
+ * them again, moves them to another worker, or holds them until one joins. Main keeps the rows until every output has
+ * arrived, so tokens do not change.
  *
  * Thread: the engine thread. Owner: the cluster service. */
 #ifndef ODM_RECOVERY_H
@@ -11,9 +11,8 @@
 
 struct odm_recovery {
 	struct odm_links *net; /* borrowed, as are the next two */
-	struct odm_pieces *work;
-	const struct odm_step *step; /* the current one */
-	const struct od_moe_call *call; /* its current layer */
+	struct odm_pieces *work; /* [ODM_HALVES]: layers under way */
+	const struct odm_step *step; /* their step */
 	/* Sends this piece again as a RUN of its own, to the same worker with the same request number. */
 	int (*send_again)(void *arg, struct odm_piece *p);
 	void *arg;
@@ -33,8 +32,8 @@ struct odm_recovery {
 	struct od_err unserved;
 };
 
-/* A layer of the step begins. */
-void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, const struct odm_step *step);
+/* A layer of the step begins, while no other one is under way. */
+void odm_recovery_begin(struct odm_recovery *r, const struct odm_step *step);
 /* A worker answered this piece with an error or with an unusable answer. */
 void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__ExpertResult *x);
 

@@ -74,7 +74,7 @@ uint32_t odm_wire_rows_run(struct odm_wire_rows *w, const struct od_moe_call *ca
 		od__run_expert__init(expert);
 		w->expert_list[i] = expert;
 		expert->expert = piece[i]->expert;
-		expert->rank = (uint32_t)(piece[i] - work->piece);
+		expert->rank = work->first_rank + (uint32_t)(piece[i] - work->piece);
 		expert->last = piece[i]->last;
 		expert->rows = w->indices + at;
 		expert->n_rows = piece[i]->count;

@@ -121,16 +121,21 @@ void odm_predictor_link_routed(struct odm_predictor_link *l, const struct od_moe
 	uint64_t span = od_trace_begin(), waits;
 	const struct od_config *c = l->config;
 
+	l->n_routed = call->first > 0 ? l->n_routed : 0;
 	if (!l->needed)
 		return;
-	waits = od_device_waits(l->device);
 	for (size_t i = 0; i < call->n_rows; i++) {
-		l->rows[i] = (struct od_routed_row){
+		l->rows[call->first + i] = (struct od_routed_row){
 			.residual = call->residual + i * c->hidden,
 			.probability = call->probability + i * c->n_experts,
 			.expert = call->expert + i * c->top_k,
 		};
 	}
+	/* The first half's rows stay where they are until the second half has been routed. */
+	l->n_routed += call->n_rows;
+	if (l->n_routed < t->s.n_rows)
+		return;
+	waits = od_device_waits(l->device);
 	od_predictor_routed(l->predictor, &t->s, call->m, l->rows);
 	t->counters[OD_C_SIDE_WAITS] += od_device_waits(l->device) - waits;
 	send_wants(l);

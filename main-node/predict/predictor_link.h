@@ -34,6 +34,7 @@ struct odm_predictor_link {
 	} step[2]; /* open steps, by enum odm_phase */
 	struct od_id_table sequences; /* known to the predictor */
 	struct od_routed_row *rows; /* [max_rows] */
+	size_t n_routed; /* how many the current layer has so far */
 	bool *silent; /* [max_rows]: the shadow is silent on the row's sequence */
 	bool needed; /* in the current layer */
 	bool wants; /* there are predictions whose WANTs are not sent yet */

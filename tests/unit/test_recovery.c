@@ -50,7 +50,7 @@ static bool was_served; /* worker 0 */
 static struct recovery_world {
 	struct odm_links net;
 	struct odm_link link[MAX_WORKERS];
-	struct odm_pieces work;
+	struct odm_pieces work[ODM_HALVES];
 	struct odm_recovery recovery;
 	struct od_moe_call call;
 	struct odm_part part;
@@ -170,16 +170,16 @@ static void begin_layer(size_t n_rows)
 	static uint16_t expert[64];
 
 	w.call = (struct od_moe_call){ .step = 1, .n_rows = n_rows, .expert = expert };
-	odm_pieces_deal(&w.work, &w.call, &w.net.groups, NULL, NULL);
-	odm_pieces_cut(&w.work, &w.call, 64);
-	assert_int_equal(w.work.n, 1);
-	w.work.piece[0].worker = 0;
+	odm_pieces_deal(w.work, &w.call, &w.net.groups, NULL, NULL);
+	odm_pieces_cut(w.work, &w.call, 64);
+	assert_int_equal(w.work[0].n, 1);
+	w.work[0].piece[0].worker = 0;
 	w.part = (struct odm_part){ .n = n_rows };
 	w.step = (struct odm_step){
 		.phase = ODM_DECODE, .part = &w.part, .n_parts = 1, .n_rows = n_rows, .counters = w.counters
 	};
-	odm_recovery_begin(&w.recovery, &w.call, &w.step);
-	send_piece(NULL, &w.work.piece[0]);
+	odm_recovery_begin(&w.recovery, &w.step);
+	send_piece(NULL, &w.work[0].piece[0]);
 }
 
 /* A layer of one expert, which lies with worker 0; the next candidates are 1, 2, ... */
@@ -198,8 +198,8 @@ static void begin(uint32_t n_workers, size_t n_rows)
 	w.net.groups.times = alike_workers(n_workers);
 	for (uint32_t i = 0; i < n_workers; i++)
 		w.link[i] = (struct odm_link){ .member = i, .session = i + 1, .attached = true };
-	assert_int_equal(odm_pieces_init(&w.work, &cfg, n_rows, MAX_WORKERS, &error), OD_OK);
-	w.recovery = (struct odm_recovery){ .net = &w.net, .work = &w.work, .send_again = send_piece };
+	assert_int_equal(odm_pieces_init(w.work, &cfg, n_rows, MAX_WORKERS, &error), OD_OK);
+	w.recovery = (struct odm_recovery){ .net = &w.net, .work = w.work, .send_again = send_piece };
 	begin_layer(n_rows);
 }
 
@@ -212,7 +212,7 @@ static void freeze(uint32_t i)
 
 static void deliver(uint32_t i)
 {
-	struct odm_piece *p = &w.work.piece[0];
+	struct odm_piece *p = &w.work[0].piece[0];
 
 	if (worker[i].frozen || worker[i].gone)
 		return;
@@ -236,7 +236,7 @@ static void deliver(uint32_t i)
 		return;
 	}
 	p->state = ODM_PIECE_DONE;
-	w.work.n_done++;
+	w.work[0].n_done++;
 	odm_recovery_answered(&w.recovery, i, true);
 }
 
@@ -246,7 +246,7 @@ static uint64_t wait_ms(uint64_t most_ms, int *rc)
 	const uint64_t from = clock_ms;
 
 	*rc = OD_OK;
-	while (w.work.n_done < w.work.n && *rc == OD_OK && clock_ms - from < most_ms) {
+	while (w.work[0].n_done < w.work[0].n && *rc == OD_OK && clock_ms - from < most_ms) {
 		assert_in_range(odm_recovery_timeout_ms(&w.recovery), 1, HEARTBEAT_MS + 1);
 		clock_ms += STEP_MS;
 		for (uint32_t i = 0; i < w.net.view.n_workers; i++) {
@@ -260,9 +260,9 @@ static uint64_t wait_ms(uint64_t most_ms, int *rc)
 		odm_recovery_move(&w.recovery);
 		if (*rc == OD_OK)
 			*rc = odm_recovery_serve(&w.recovery, &error);
-		if (w.work.piece[0].state == ODM_PIECE_TODO && w.work.piece[0].worker != ODM_NOBODY &&
-		    !w.work.piece[0].resting)
-			send_piece(NULL, &w.work.piece[0]);
+		if (w.work[0].piece[0].state == ODM_PIECE_TODO && w.work[0].piece[0].worker != ODM_NOBODY &&
+		    !w.work[0].piece[0].resting)
+			send_piece(NULL, &w.work[0].piece[0]);
 	}
 	return clock_ms - from;
 }
@@ -283,12 +283,12 @@ static void many_dead_ports_cost_one_detection(void **state)
 			}
 			ms = wait_ms(60000, &rc);
 			assert_int_equal(rc, OD_OK);
-			assert_int_equal(w.work.n_done, 1);
+			assert_int_equal(w.work[0].n_done, 1);
 			assert_in_range(ms, 2900, 3100 + LOAD_MS);
 			for (uint32_t i = 0; i < n; i++)
 				assert_int_equal(worker[i].gone, i + 1 < n);
 			assert_int_equal(worker[n - 1].n_runs, 1);
-			odm_pieces_fini(&w.work);
+			odm_pieces_fini(w.work);
 		}
 	}
 }
@@ -308,7 +308,7 @@ static void a_run_that_a_connection_swallowed_is_sent_again_soon(void **state)
 	assert_int_equal(worker[0].last_request, 1); /* as before */
 	assert_int_equal(worker[1].n_runs, 0);
 	assert_false(worker[0].distrusted);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 }
 
 static void one_that_is_idle_and_never_answers_is_given_up(void **state)
@@ -325,7 +325,7 @@ static void one_that_is_idle_and_never_answers_is_given_up(void **state)
 	assert_in_range(ms, 1000, 4000 + LOAD_MS);
 	assert_int_equal(worker[0].n_runs, 3);
 	assert_true(worker[0].distrusted);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 }
 
 /* Layers with worker 0 until it is given up, but at most `most`; every nth RUN never comes there. Returns how many it
@@ -345,9 +345,9 @@ static unsigned lose_every(unsigned nth, unsigned most, uint32_t n_workers)
 		}
 		wait_ms(60000, &rc);
 		assert_int_equal(rc, OD_OK);
-		assert_int_equal(w.work.n_done, 1);
+		assert_int_equal(w.work[0].n_done, 1);
 	}
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 	return lost;
 }
 
@@ -379,7 +379,7 @@ static void one_that_computes_many_rows_is_not_given_up(void **state)
 	worker[0].says_busy = false; /* then it would have answered */
 	wait_ms(1000, &rc);
 	assert_true(worker[0].gone);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 }
 
 /* Loads for predictions keep it busy, too; only rows that it still owes excuse its silence. */
@@ -392,14 +392,14 @@ static void many_rows_of_a_layer_that_is_done_excuse_nobody(void **state)
 	begin(2, 40);
 	worker[0].says_busy = true;
 	wait_ms(60000, &rc);
-	assert_int_equal(w.work.n_done, 1);
+	assert_int_equal(w.work[0].n_done, 1);
 	freeze(0);
 	begin_layer(1);
 	ms = wait_ms(60000, &rc);
 	assert_int_equal(rc, OD_OK);
 	assert_in_range(ms, 2900, 3100 + LOAD_MS);
 	assert_true(worker[0].gone);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 }
 
 static void rows_on_their_way_get_their_time(void **state)
@@ -414,7 +414,7 @@ static void rows_on_their_way_get_their_time(void **state)
 	ms = wait_ms(60000, &rc);
 	assert_int_equal(rc, OD_OK);
 	assert_in_range(ms, 8900, 9100 + LOAD_MS);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 }
 
 /* Stopped, suspended: nobody answered meanwhile, and nobody is to blame. */
@@ -428,11 +428,11 @@ static void a_pause_of_mains_own_costs_nobody_anything(void **state)
 	wait_ms(500, &rc);
 	clock_ms += 50000;
 	wait_ms(60000, &rc);
-	assert_int_equal(w.work.n_done, 1);
+	assert_int_equal(w.work[0].n_done, 1);
 	for (uint32_t i = 0; i < 3; i++)
 		assert_false(worker[i].distrusted);
 	assert_int_equal(worker[0].n_runs, 1);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 }
 
 static void when_all_are_dead_there_is_an_error(void **state)
@@ -447,7 +447,7 @@ static void when_all_are_dead_there_is_an_error(void **state)
 	ms = wait_ms(60000, &rc);
 	assert_int_equal(rc, OD_ERR_UNREACHABLE);
 	assert_in_range(ms, 2900, 3100);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 }
 
 /* It answers probes, and says that it is at work. */
@@ -469,7 +469,7 @@ static void one_that_is_busy_for_ever_is_given_up(void **state)
 		assert_in_range(ms, bound_ms, bound_ms + 1000 + LOAD_MS);
 		assert_non_null(strstr(w.why, "has not answered its RUNs for"));
 		assert_int_equal(worker[0].n_runs, 1);
-		odm_pieces_fini(&w.work);
+		odm_pieces_fini(w.work);
 		begin(2, 1); /* an honest one that is slow */
 		w.recovery.expert_weights = weights;
 		w.due_ms[0] = clock_ms + bound_ms - 1000;
@@ -477,7 +477,7 @@ static void one_that_is_busy_for_ever_is_given_up(void **state)
 		assert_int_equal(rc, OD_OK);
 		assert_false(worker[0].distrusted);
 		assert_int_equal(worker[1].n_runs, 0);
-		odm_pieces_fini(&w.work);
+		odm_pieces_fini(w.work);
 	}
 }
 
@@ -494,15 +494,15 @@ static void one_that_answers_busy_for_ever_ends_the_step(void **state)
 	assert_in_range(ms, 180000, 182000);
 	assert_non_null(strstr(error.msg, "worker 0 is busy and does not run expert 0 of layer 0 (so it says)"));
 	assert_false(worker[0].distrusted);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 	begin(2, 1); /* another one takes its time, after a BUSY */
 	worker[0].answers_busy = true;
 	wait_ms(2 * LOAD_MS, &rc);
-	assert_int_equal(w.work.piece[0].worker, 1);
+	assert_int_equal(w.work[0].piece[0].worker, 1);
 	w.due_ms[1] = clock_ms + 50000;
 	wait_ms(60000, &rc);
-	assert_int_equal(w.work.n_done, 1);
-	odm_pieces_fini(&w.work);
+	assert_int_equal(w.work[0].n_done, 1);
+	odm_pieces_fini(w.work);
 	begin(1, 1); /* it pulls the expert: very slowly, but it does */
 	worker[0].answers_busy = true;
 	for (int i = 0; i < 30; i++) {
@@ -512,8 +512,8 @@ static void one_that_answers_busy_for_ever_ends_the_step(void **state)
 	}
 	worker[0].answers_busy = false;
 	wait_ms(60000, &rc);
-	assert_int_equal(w.work.n_done, 1);
-	odm_pieces_fini(&w.work);
+	assert_int_equal(w.work[0].n_done, 1);
+	odm_pieces_fini(w.work);
 }
 
 /* One that fails an expert, and then dies before the next one fails it, too: all others are still asked. */
@@ -527,7 +527,7 @@ static void one_that_dies_lets_nobody_be_passed_over(void **state)
 	x.reason = (char *)"the GPU is lost";
 	for (uint32_t n = 3; n <= MAX_WORKERS; n++) {
 		begin(n, 1);
-		p = &w.work.piece[0];
+		p = &w.work[0].piece[0];
 		for (uint32_t i = 0; i + 1 < n; i++) {
 			assert_int_equal(p->worker, i);
 			odm_recovery_failed(&w.recovery, p, &x);
@@ -539,7 +539,7 @@ static void one_that_dies_lets_nobody_be_passed_over(void **state)
 		odm_recovery_failed(&w.recovery, p, &x);
 		assert_int_equal(p->worker, ODM_NOBODY);
 		assert_int_equal(odm_recovery_serve(&w.recovery, &error), OD_ERR_IO);
-		odm_pieces_fini(&w.work);
+		odm_pieces_fini(w.work);
 	}
 }
 
@@ -561,10 +561,10 @@ static void what_is_damaged_is_told(void **state)
 		begin(2, 1);
 		x.code = answer[i].code;
 		x.reason = (char *)"so it says";
-		odm_recovery_failed(&w.recovery, &w.work.piece[0], &x);
-		assert_int_equal(w.work.piece[0].worker, 1);
+		odm_recovery_failed(&w.recovery, &w.work[0].piece[0], &x);
+		assert_int_equal(w.work[0].piece[0].worker, 1);
 		assert_int_equal(worker[0].n_damaged, answer[i].damaged);
-		odm_pieces_fini(&w.work);
+		odm_pieces_fini(w.work);
 	}
 }
 
@@ -573,7 +573,7 @@ static uint64_t overtaken_ms(uint64_t most)
 {
 	uint64_t ms = 0;
 
-	for (; ms < most && w.work.piece[0].worker == 0; ms += STEP_MS) {
+	for (; ms < most && w.work[0].piece[0].worker == 0; ms += STEP_MS) {
 		clock_ms += STEP_MS;
 		odm_recovery_overtake(&w.recovery);
 	}
@@ -589,25 +589,25 @@ static void what_a_late_worker_owes_is_asked_of_another_too(void **state)
 		uint64_t ms;
 
 		begin(3, 1);
-		p = &w.work.piece[0];
+		p = &w.work[0].piece[0];
 		worker[0].slow_link = slow_link;
-		w.link[0].watch.expect_ns = 10 * MS;
+		w.link[0].watch.expect_ns[0] = 10 * MS;
 		ms = overtaken_ms(5000);
 		assert_in_range(ms, slow_link ? 140 : 1080, slow_link ? 160 : 1100);
 		assert_true(w.link[0].watch.late);
 		assert_int_equal(p->worker, 1);
 		assert_int_equal(p->state, ODM_PIECE_TODO);
 		/* its answer counts before the other's RUN has left, */
-		assert_ptr_equal(odm_pieces_find(&w.work, 0, 1, 0), p);
+		assert_ptr_equal(odm_pieces_find(w.work, 0, 1, 0), p);
 		send_piece(NULL, p);
 		assert_int_equal(p->request, 2);
-		assert_ptr_equal(odm_pieces_find(&w.work, 0, 1, 0), p); /* and after it, */
-		assert_ptr_equal(odm_pieces_find(&w.work, 1, 2, 0), p);
-		assert_null(odm_pieces_find(&w.work, 1, 1, 0));
-		assert_null(odm_pieces_find(&w.work, 0, 2, 0));
+		assert_ptr_equal(odm_pieces_find(w.work, 0, 1, 0), p); /* and after it, */
+		assert_ptr_equal(odm_pieces_find(w.work, 1, 2, 0), p);
+		assert_null(odm_pieces_find(w.work, 1, 1, 0));
+		assert_null(odm_pieces_find(w.work, 0, 2, 0));
 		p->state = ODM_PIECE_DONE;
-		assert_null(odm_pieces_find(&w.work, 0, 1, 0)); /* but not when it comes second */
-		odm_pieces_fini(&w.work);
+		assert_null(odm_pieces_find(w.work, 0, 1, 0)); /* but not when it comes second */
+		odm_pieces_fini(w.work);
 	}
 }
 
@@ -617,28 +617,28 @@ static void nobody_is_overtaken_when_nobody_is_quicker(void **state)
 	begin(1, 1); /* the only one */
 	worker[0].slow_link = true;
 	assert_int_equal(overtaken_ms(20000), 20000);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 	begin(2, 1); /* the other one was late as well */
 	worker[0].slow_link = w.link[1].watch.late = true;
 	assert_int_equal(overtaken_ms(20000), 20000);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 	begin(2, 1); /* main itself was away */
 	clock_ms += 30000;
 	odm_recovery_overtake(&w.recovery);
-	assert_int_equal(w.work.piece[0].worker, 0);
+	assert_int_equal(w.work[0].piece[0].worker, 0);
 	assert_in_range(overtaken_ms(5000), 1000, 1100);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 }
 
 /* Workers that are passed over, and late ones, are asked when no other is left. */
 static void one_that_is_passed_over_is_better_than_none(void **state)
 {
 	Od__ExpertResult x = OD__EXPERT_RESULT__INIT;
-	struct odm_piece *p = &w.work.piece[0];
+	struct odm_piece *p = &w.work[0].piece[0];
 
 	(void)state;
 	begin(4, 1);
-	p = &w.work.piece[0];
+	p = &w.work[0].piece[0];
 	w.net.groups = odm_groups_make(2, 1, 1, 1); /* workers 2 and 3 get no experts */
 	w.net.groups.still = true;
 	w.net.groups.times = alike_workers(2);
@@ -651,7 +651,7 @@ static void one_that_is_passed_over_is_better_than_none(void **state)
 	assert_int_equal(p->worker, 2);
 	odm_recovery_failed(&w.recovery, p, &x);
 	assert_int_equal(p->worker, ODM_NOBODY);
-	odm_pieces_fini(&w.work);
+	odm_pieces_fini(w.work);
 }
 
 int main(void)
