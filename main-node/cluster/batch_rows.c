@@ -45,6 +45,11 @@ static double byte_of(const struct odm_port_times *p)
 	return p->n >= FEWEST && least > FAST_NS ? least : 0;
 }
 
+bool odm_port_binds(const struct odm_port_times *p)
+{
+	return byte_of(p) > 0;
+}
+
 uint32_t odm_batch_rows(const struct odm_port_times *p, double row_bytes, double run_ns, size_t n_rows)
 {
 	const double batches = run_ns > 0 ? fmin((double)n_rows * row_bytes * byte_of(p) / run_ns, MOST_BATCHES) : 1;

@@ -12,6 +12,7 @@
 #ifndef ODM_BATCH_ROWS_H
 #define ODM_BATCH_ROWS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,6 +34,7 @@ uint64_t odm_port_sent(struct odm_port_times *p, size_t bytes);
 void odm_port_answered(struct odm_port_times *p, size_t bytes, uint64_t sent, double ns);
 void odm_port_end(struct odm_port_times *p); /* the layer is through */
 
+bool odm_port_binds(const struct odm_port_times *p); /* rows do not travel fast; false as long as it is not known */
 /* Rows of a batch of n_rows. row_bytes: of a row to all of its workers. run_ns: what the RUNs of a batch take whatever
  * their rows; 0: not known. */
 uint32_t odm_batch_rows(const struct odm_port_times *p, double row_bytes, double run_ns, size_t n_rows);

@@ -750,6 +750,20 @@ static uint32_t batch_rows(struct service *s, const struct odm_pieces *work)
 	return rows < s->step_rows ? rows : s->step_rows;
 }
 
+/* While results return, main's port carries rows of the other half. Each half should need nearly every expert, and the
+ * workers should keep those of a layer for the second half. */
+static bool halves(struct odm_expert_service *base, const struct odm_step *step)
+{
+	struct service *s = (struct service *)base;
+	const struct odm_view *v = &s->net.view;
+	const uint32_t experts = s->o.config->n_experts, n = s->net.groups.n_many;
+	bool fit = odm_port_binds(&s->port) && step->n_rows / 2 * s->o.config->top_k >= 4 * (size_t)experts;
+
+	for (uint32_t w = 0; fit && w < n; w++)
+		fit = v->worker[w].slots >= (experts + n - 1) / n;
+	return fit;
+}
+
 static bool is_under_way(const struct odm_pieces *work)
 {
 	return work->n_done < work->n;
@@ -1014,6 +1028,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.runner = &s->runner,
 		.has_spans = true,
 		.begin_step = begin_step,
+		.halves = halves,
 		.end_step = end_step,
 		.kept = kept,
 		.draft = find_draft,

@@ -2,8 +2,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/pulse.h"
+#include "common/compute/cards.h"
 #include "common/compute/device.h"
 #include "main-node/engine/model.h"
+#include "main-node/engine/pass_size.h"
 #include "main-node/step/step_requests.h"
 #include "main-node/step/timeline.h"
 
@@ -118,6 +120,7 @@ int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct
 	/* The pass is open before anything can fail, so that odm_pass_give_up() also tells the service of a step that
 	 * did not begin. */
 	p->open = p->served = true;
+	p->halved = false;
 	p->step.step = step;
 	p->step.next_step = next_step;
 	p->step.cancelled = is_cancelled;
@@ -141,6 +144,20 @@ int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct
 	return rc;
 }
 
+static bool can_halve(const struct odm_model *m)
+{
+	return !odm_pass_size_fixed(m->config) && od_device_cards(m->device) == 1 && od_dense_chosen(m->dense) == NULL;
+}
+
+void odm_pass_halve(struct odm_pass *p)
+{
+	struct odm_expert_service *service = p->o.service;
+
+	p->halved = service->halves != NULL && can_halve(p->o.model) && service->halves(service, &p->step);
+	if (p->halved)
+		od_forward_halve(p->forward, p->step.n_rows / 2);
+}
+
 static unsigned observed(const struct odm_pass *p)
 {
 	for (size_t i = 0; i < p->step.n_parts; i++)
@@ -149,7 +166,8 @@ static unsigned observed(const struct odm_pass *p)
 	return 0;
 }
 
-static void observe_routes(struct odm_pass *p)
+/* Rows [begin, end) have been routed. */
+static void observe_routes(struct odm_pass *p, size_t begin, size_t end)
 {
 	const struct od_forward *f = p->forward;
 
@@ -159,7 +177,7 @@ static void observe_routes(struct odm_pass *p)
 
 		if (o->route != NULL)
 			for (size_t r = p->part[i].first; r < p->part[i].first + p->part[i].n; r++)
-				if (!odm_sequence_was_seen(q, p->rows[r].position))
+				if (r >= begin && r < end && !odm_sequence_was_seen(q, p->rows[r].position))
 					o->route(o->arg,
 						 p->rows[r].position < q->req.n_prompt ? ODM_PREFILL : ODM_DECODE,
 						 p->rows[r].position, od_forward_m(f), od_forward_experts_of(f, r),
@@ -222,6 +240,44 @@ static void end_step(struct odm_pass *p)
 	p->served = false;
 }
 
+static int layer(struct odm_pass *p, struct od_err *err)
+{
+	int rc = attention(p, err);
+
+	if (rc == OD_OK && od_forward_routed(p->forward)) {
+		/* before the experts: they end the layer, and od_forward_m() is the next one's */
+		observe_routes(p, 0, p->step.n_rows);
+		rc = experts(p, err);
+	}
+	return rc;
+}
+
+/* Collects the layer of a half that is under way, if there is one, and submits its next one. */
+static int advance(struct odm_pass *p, unsigned half, struct od_err *err)
+{
+	struct od_expert_runner *runner = p->o.service->runner;
+	const size_t middle = p->step.n_rows / 2;
+	int rc = OD_OK;
+
+	od_forward_turn_to(p->forward, half);
+	if (od_forward_routed(p->forward))
+		rc = od_forward_collect(p->forward, runner, err);
+	while (rc == OD_OK && !od_forward_done(p->forward) && !od_forward_routed(p->forward))
+		rc = attention(p, err);
+	if (rc != OD_OK || od_forward_done(p->forward))
+		return rc;
+	observe_routes(p, half == 0 ? 0 : middle, half == 0 ? middle : p->step.n_rows);
+	return od_forward_submit(p->forward, runner, err);
+}
+
+/* While main waits for one half's results, and computes its attention, the other half's rows are on their way. */
+static int halves(struct odm_pass *p, struct od_err *err)
+{
+	const int rc = advance(p, 0, err);
+
+	return rc == OD_OK ? advance(p, 1, err) : rc;
+}
+
 int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 {
 	const uint64_t waits = od_device_waits(p->o.model->device);
@@ -232,11 +288,7 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 	if (is_cancelled(p))
 		rc = od_fail(err, OD_ERR_CANCELLED, "cancelled");
 	if (rc == OD_OK)
-		rc = attention(p, err);
-	if (rc == OD_OK && od_forward_routed(p->forward)) {
-		observe_routes(p); /* before the experts: they end the layer, and od_forward_m() is the next one's */
-		rc = experts(p, err);
-	}
+		rc = p->halved ? halves(p, err) : layer(p, err);
 	*done = rc == OD_OK && od_forward_done(p->forward);
 	count_waits(p, waits);
 	if (*done)
