@@ -4,7 +4,7 @@ libodm_SRCS += $(addprefix main-node/predict/,layer_stream.c predict_check.c pre
 	predictor_link.c step_uses.c want_gate.c)
 libodm_SRCS += $(addprefix main-node/cluster/,batch_rows.c cluster.c cluster_figures.c cluster_service.c cluster_view.c copy_check.c data_link.c deal_homes.c layer_pieces.c \
 	link_cost.c members.c members_address.c members_facts.c members_hosts.c members_links.c members_look.c members_machine.c members_news.c members_shadow.c \
-	members_times.c name_lookup.c placement.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_backlog.c want_target.c \
+	members_times.c name_lookup.c placement.c prompt_rows.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_backlog.c want_target.c \
 	welcome_check.c wire_rows.c worker_times.c)
 libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c forced_draft.c host_experts.c host_rates.c lookup_draft.c mask_ahead.c model.c \
 	pass.c pass_size.c resident_service.c reuse.c sampling_config.c sequence.c state_plan.c tier_admission.c tier_plan.c tier_pressure.c tier_store.c tiered_service.c)

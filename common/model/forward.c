@@ -311,7 +311,7 @@ void od_forward_halve(struct od_forward *f, size_t n_first)
 {
 	struct half *a = &f->half[0], *b = &f->half[1];
 
-	assert(f->n_halves == 1 && a->phase == PHASE_ATTENTION && a->layer == od_config_begin(f->o.config));
+	assert(f->n_halves == 1 && a->phase == PHASE_ATTENTION);
 	assert(n_first > 0 && n_first < a->n && f->n_cards == 1 && f->o.dense->stream.take == NULL &&
 	       od_state_pool_fixed_bytes(f->o.state) == 0);
 	*b = *a;

@@ -66,7 +66,7 @@ struct od_forward;
 OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
 				   struct od_err *err);
 
-/* Before the first layer: rows [0, n_first) and the others go through the layers as two halves, each with its own
+/* Between two layers: rows [0, n_first) and the others go through the next ones as two halves, each with its own
  * cursor. The functions below are about the first half until od_forward_turn_to. In each layer the first half's
  * attention comes before the second's, which may attend to its rows. When both have done all
  * layers, the step is whole again. Not with fixed state, several cards, or weights that do not stay. */

@@ -1,7 +1,6 @@
 #include "main-node/cluster/cluster_service.h"
 
 #include "common/base/log.h"
-#include "main-node/cluster/batch_rows.h"
 #include "main-node/cluster/cluster_figures.h"
 #include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/layer_pieces.h"
@@ -9,6 +8,7 @@
 #include "main-node/cluster/members_look.h"
 #include "main-node/cluster/members_machine.h"
 #include "main-node/cluster/members_times.h"
+#include "main-node/cluster/prompt_rows.h"
 #include "main-node/cluster/wire_rows.h"
 #include "main-node/predict/prediction_drafts.h"
 #include "main-node/predict/prediction_wants.h"
@@ -53,8 +53,7 @@ struct service {
 	struct open_step *now; /* the step of the current, or last, layer */
 	uint64_t next_decode; /* number of the decode step after the last one; 0: there was none */
 	struct odm_pieces work[ODM_HALVES]; /* layers under way */
-	struct odm_port_times port;
-	const struct odm_pieces *measured; /* the layer whose first batch shows a byte's time; NULL: none */
+	struct odm_prompt_rows prompt;
 	struct odm_recovery recovery; /* for these pieces */
 	struct odm_step_uses uses; /* in the decode step */
 	/* Scratch of one RUN, of predictions, and of waiting. */
@@ -62,7 +61,6 @@ struct service {
 	struct odm_predicted_row *predicted; /* [max_rows] */
 	uint16_t *needed; /* [n_experts] */
 	uint32_t *dealt; /* [n_experts]: their members */
-	uint32_t *n_dealt; /* [OD_MAX_HOSTS], by index in the view: experts of the layer */
 	bool *used_member; /* [OD_MAX_HOSTS], by member's id */
 	bool *has_more; /* [OD_MAX_HOSTS], by index in the view */
 	zmq_pollitem_t *items; /* [2 * OD_MAX_HOSTS + 3] */
@@ -356,8 +354,8 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	if (rc != OD_OK)
 		return rc;
 	sent_ns = od_now_ns();
-	if (work == s->measured && piece[0]->batch == 0 && request == 0)
-		sent_bytes = odm_port_sent(&s->port, frame.len);
+	if (work == s->prompt.measured && piece[0]->batch == 0 && request == 0)
+		sent_bytes = odm_port_sent(&s->prompt.port, frame.len);
 	/* Only a RUN that was sent has told the names. */
 	*told = names->version;
 	for (size_t i = 0; i < n; i++) {
@@ -393,14 +391,25 @@ static struct odm_pieces *in_order(struct service *s, unsigned i)
 	return &s->work[i ^ second_first];
 }
 
+static bool is_under_way(const struct odm_pieces *work)
+{
+	return work->n_done < work->n;
+}
+
 /* A worker's next RUN. False: nothing is left, or it cannot be sent. After a full queue or a broken connection it is
  * tried again at the next wake-up, or the worker is dead by then. */
 static bool send_next(struct service *s, uint32_t worker)
 {
+	const struct odm_pieces *first = in_order(s, 0);
+
 	for (unsigned i = 0; i < ODM_HALVES; i++) {
 		struct odm_pieces *work = in_order(s, i);
 		bool more;
-		const size_t n = odm_pieces_next(work, worker, s->o.config->n_experts, s->piece, &more);
+		size_t n;
+
+		if (work != first && is_under_way(first) && !odm_prompt_rows_few(&s->prompt))
+			return false;
+		n = odm_pieces_next(work, worker, s->o.config->n_experts, s->piece, &more);
 
 		if (n > 0)
 			return send_run(s, worker, s->piece, n, !more && !is_first_half(s, work->call), 0) == OD_OK;
@@ -620,7 +629,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 		return;
 	record_answer(s, &answer);
 	if (ran && any->sent_bytes > 0)
-		odm_port_answered(&s->port, len, any->sent_bytes, way_of(r, any->sent_ns));
+		odm_port_answered(&s->prompt.port, len, any->sent_bytes, way_of(r, any->sent_ns));
 	odm_recovery_answered(&s->recovery, worker, ran);
 	if (!l->watch.late && !odm_pieces_open(work, r->request))
 		hold(s, l, l->held_bytes - any->run_bytes);
@@ -717,56 +726,9 @@ static void learn_costs(struct service *s, size_t half)
 	}
 }
 
-/* The most experts that a worker has in this layer; 0: they do not fit into its slots together, so that it would load
- * some of them for every batch. */
-static uint32_t most_experts(struct service *s, const struct odm_pieces *work)
-{
-	uint32_t most = 0;
-
-	memset(s->n_dealt, 0, s->net.view.n_workers * sizeof(*s->n_dealt));
-	for (size_t i = 0; i < work->n_chosen; i++) {
-		const uint32_t w = work->worker_of[i], n = ++s->n_dealt[w];
-
-		if (n > s->net.view.worker[w].slots)
-			return 0;
-		most = n > most ? n : most;
-	}
-	return most;
-}
-
-/* Rows of the layer's RUNs. */
-static uint32_t batch_rows(struct service *s, const struct odm_pieces *work)
-{
-	const struct odm_view *v = &s->net.view;
-	const uint32_t n = s->net.groups.n_many, k = s->o.config->top_k,
-		       experts = in_decode(s) ? 0 : most_experts(s, work);
-	double run_ns;
-	uint32_t rows;
-
-	if (experts == 0)
-		return s->step_rows;
-	run_ns = odm_members_run_ns(odm_cluster_members(s->cluster), v->worker, v->n_workers, experts);
-	rows = odm_batch_rows(&s->port, (double)s->wire.row_bytes * (k < n ? k : n), run_ns, work->call->n_rows);
-	return rows < s->step_rows ? rows : s->step_rows;
-}
-
-/* While results return, main's port carries rows of the other half. Each half should need nearly every expert, and the
- * workers should keep those of a layer for the second half. */
 static bool halves(struct odm_expert_service *base, const struct odm_step *step)
 {
-	struct service *s = (struct service *)base;
-	const struct odm_view *v = &s->net.view;
-	const uint32_t experts = s->o.config->n_experts, n = s->net.groups.n_many;
-	bool fit = odm_port_binds(&s->port) && step->n_rows / 2 * s->o.config->top_k >= 4 * (size_t)experts;
-
-	for (uint32_t w = 0; fit && w < n; w++)
-		fit = v->worker[w].slots >= (experts + n - 1) / n;
-	return fit;
-}
-
-static bool is_under_way(const struct odm_pieces *work)
-{
-	return work->n_done < work->n;
+	return odm_prompt_rows_halves(&((struct service *)base)->prompt, step->n_rows);
 }
 
 static bool any_late(const struct service *s)
@@ -793,8 +755,7 @@ static int begin_layer(struct service *s, size_t half, struct od_err *err)
 	if (!is_under_way(other)) {
 		odm_recovery_begin(&s->recovery, s->now->step);
 		odm_links_avoid_late(&s->net);
-		s->measured = &s->work[half];
-		odm_port_begin(&s->port);
+		odm_prompt_rows_begin(&s->prompt, &s->work[half]);
 	}
 	odm_links_time(&s->net);
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
@@ -834,7 +795,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	s->layer_stall_ns = 0;
 	/* Placement goes to workers that were sent a WANT for the expert: their loads are under way. */
 	odm_pieces_deal(work, call, &s->net.groups, wanted_at, &(struct deal){ s, call });
-	odm_pieces_cut(work, call, batch_rows(s, work));
+	odm_pieces_cut(work, call, decode ? s->step_rows : odm_prompt_rows_batch(&s->prompt, work, s->step_rows));
 	if (call->first > 0) /* after the first half's, whose experts are required for both */
 		work->first_rank = s->work[0].n;
 	if (is_first_half(s, call))
@@ -863,10 +824,9 @@ static int collect(struct od_expert_runner *r, const struct od_moe_call *call, s
 	if (rc != OD_OK)
 		return rc;
 	/* The times belong to this layer's RUNs; the next submit() sets them to 0. */
+	pump(s); /* the other half's rows go while main computes */
 	learn_costs(s, half);
-	if (s->measured == &s->work[half])
-		odm_port_end(&s->port);
-	s->measured = s->measured == &s->work[half] ? NULL : s->measured;
+	odm_prompt_rows_end(&s->prompt, &s->work[half]);
 	odm_pieces_end(&s->work[half]);
 	s->now->layers_done += !is_first_half(s, call);
 	if (in_decode(s)) {
@@ -959,7 +919,7 @@ static void free_service(struct odm_expert_service *base)
 	free(s->predicted);
 	free(s->needed);
 	free(s->dealt);
-	free(s->n_dealt);
+	odm_prompt_rows_fini(&s->prompt);
 	free(s->used_member);
 	free(s->has_more);
 	free(s->items);
@@ -977,6 +937,8 @@ static int allocate(struct service *s, struct od_err *err)
 		rc = odm_pieces_init(&s->work[i], s->o.config, s->o.max_rows, OD_MAX_HOSTS, err);
 	if (rc == OD_OK)
 		rc = odm_step_uses_init(&s->uses, s->o.config, odm_cluster_opts(s->cluster)->decode_rows, err);
+	if (rc == OD_OK)
+		rc = odm_prompt_rows_init(&s->prompt, &s->net, s->o.config, s->wire.row_bytes, err);
 	if (rc != OD_OK)
 		return rc;
 	s->piece = calloc(s->o.config->n_experts, sizeof(*s->piece));
@@ -984,11 +946,10 @@ static int allocate(struct service *s, struct od_err *err)
 	s->needed = calloc(s->o.config->n_experts, sizeof(*s->needed));
 	s->dealt = calloc(s->o.config->n_experts, sizeof(*s->dealt));
 	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
-	s->n_dealt = calloc(OD_MAX_HOSTS, sizeof(*s->n_dealt));
 	s->has_more = calloc(OD_MAX_HOSTS, sizeof(*s->has_more));
 	s->items = calloc(2 * OD_MAX_HOSTS + 3, sizeof(*s->items));
 	if (s->piece == NULL || s->predicted == NULL || s->needed == NULL || s->dealt == NULL ||
-	    s->used_member == NULL || s->n_dealt == NULL || s->has_more == NULL || s->items == NULL)
+	    s->used_member == NULL || s->has_more == NULL || s->items == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
 	return OD_OK;
 }

@@ -770,7 +770,7 @@ static void prefill_some(struct odm_engine *e, bool others)
 		/* WANTs for the next decode step go by its number; while there is none, numbers only grow. */
 		rc = odm_pass_begin(p, others ? ++e->last_step : take_number(e), 0, &err);
 		if (rc == OD_OK && !others)
-			odm_pass_halve(p);
+			odm_pass_alone(p);
 	}
 	if (rc == OD_OK)
 		rc = streams(e) ? prefill_all_layers(e, &done, &err) : prefill_layers(e, others, &done, &err);

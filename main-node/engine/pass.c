@@ -120,7 +120,7 @@ int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct
 	/* The pass is open before anything can fail, so that odm_pass_give_up() also tells the service of a step that
 	 * did not begin. */
 	p->open = p->served = true;
-	p->halved = false;
+	p->alone = p->halved = false;
 	p->step.step = step;
 	p->step.next_step = next_step;
 	p->step.cancelled = is_cancelled;
@@ -149,13 +149,18 @@ static bool can_halve(const struct odm_model *m)
 	return !odm_pass_size_fixed(m->config) && od_device_cards(m->device) == 1 && od_dense_chosen(m->dense) == NULL;
 }
 
-void odm_pass_halve(struct odm_pass *p)
+void odm_pass_alone(struct odm_pass *p)
 {
-	struct odm_expert_service *service = p->o.service;
+	p->alone = p->o.service->halves != NULL && can_halve(p->o.model);
+}
 
-	p->halved = service->halves != NULL && can_halve(p->o.model) && service->halves(service, &p->step);
-	if (p->halved)
-		od_forward_halve(p->forward, p->step.n_rows / 2);
+/* Between layers: the service may find out while the rows are under way. */
+static void halve(struct odm_pass *p)
+{
+	if (!p->alone || p->halved || !p->o.service->halves(p->o.service, &p->step))
+		return;
+	od_forward_halve(p->forward, p->step.n_rows / 2);
+	p->halved = true;
 }
 
 static unsigned observed(const struct odm_pass *p)
@@ -287,6 +292,7 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 	od_log_swap_about(&p->about);
 	if (is_cancelled(p))
 		rc = od_fail(err, OD_ERR_CANCELLED, "cancelled");
+	halve(p);
 	if (rc == OD_OK)
 		rc = p->halved ? halves(p, err) : layer(p, err);
 	*done = rc == OD_OK && od_forward_done(p->forward);

@@ -1,7 +1,6 @@
 /* pass.h - one step of rows of several sequences, layer by layer. Order of calls:
  *
- *   clear -> add -> begin -> halve, if no other step begins until this one is through -> layer until done
- *	-> logits -> end, or give up
+ *   clear -> add -> begin -> layer until done -> logits -> end, or give up
  *
  * Thread: the engine thread. Owner: the engine; all memory is allocated by odm_pass_init. */
 #ifndef ODM_PASS_H
@@ -25,7 +24,7 @@ struct odm_pass {
 	struct od_forward *forward;
 	bool open; /* begun, neither ended nor given up */
 	bool served; /* the service's end_step has not been called yet */
-	bool halved; /* its rows go through the layers in two halves */
+	bool alone, halved; /* odm_pass_alone; its rows go through the layers in two halves */
 	uint64_t overslept_ns; /* how much too long the last paced layer slept */
 	size_t max_rows, max_logits;
 	struct odm_step step;
@@ -46,8 +45,8 @@ void odm_pass_clear(struct odm_pass *p);
 /* Adds the rows of one more sequence: tokens [n] from position begin on; the caller checks that they fit. */
 void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, const int32_t *tokens, size_t n);
 OD_MUST_CHECK int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct od_err *err);
-/* Rows that are better off in halves go through the layers so, where the model allows it. */
-void odm_pass_halve(struct odm_pass *p);
+/* After begin: no other step begins until this one is through. Its rows may then go through the layers in halves. */
+void odm_pass_alone(struct odm_pass *p);
 /* Runs the next layer; *done: it was the last one. */
 OD_MUST_CHECK int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err);
 /* After the last layer: logits [n][vocab] of these rows, borrowed until the next call; the caller may modify them. n is

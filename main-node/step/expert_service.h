@@ -34,9 +34,9 @@ struct odm_expert_service {
 	bool has_spans; /* the runner records spans of its own, in the place of ODM_SPAN_EXPERTS */
 	/* A step begins; membership may change here. */
 	int (*begin_step)(struct odm_expert_service *s, const struct odm_step *step, struct od_err *err);
-	/* A step of a prompt has begun, and no other step begins until it is through. True: its rows should go through
-	 * the layers in two halves; then each layer has a call for either, and the second half's is submitted before
-	 * the first half's next layer. NULL: false. */
+	/* Between two layers of a step: its rows should go through the others in two halves. Each layer then has a call
+	 * for either, and the second half's is submitted before the first half's next layer. NULL: they never
+	 * should. */
 	bool (*halves)(struct odm_expert_service *s, const struct odm_step *step);
 	/* All layers are done, or the step was abandoned. */
 	void (*end_step)(struct odm_expert_service *s, const struct odm_step *step);

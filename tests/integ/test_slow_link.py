@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import threading
+import time
+from collections import Counter
 
 from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Disturbed, Skip, _children, expect_calm, generate, pack, reference, run_tests, test,
                           tool)
@@ -178,10 +180,17 @@ def a_link_that_turns_slow_costs_no_token():
         c.end()
 
 
-def of_a_prompt(slow):
+def sends_of_layers(path):
+    """How often rows were sent for a layer of a step: once, or for either half of a prompt's rows."""
+    with open(path) as f:
+        events = json.load(f)
+    return Counter((e["args"]["step"], e["args"]["m"]) for e in events if e["name"] == "send RUNs")
+
+
+def of_a_prompt(slow, trace):
     """What the second of two prompts takes; the first one shows what main's link takes."""
-    with Cluster("w0", "w1", slow=slow, rate="20mbit", options=["--prefill-rows", 256, "--profile", "f32", "--max-tokens", 1],
-                 worker=["--slots", 16]) as c:
+    with Cluster("w0", "w1", slow=slow, rate="20mbit", worker=["--slots", 16],
+                 options=["--prefill-rows", 256, "--profile", "f32", "--max-tokens", 1, "--trace", trace]) as c:
         for prompt in LONG_PROMPTS:
             c.ask(prompt)
             r = c.answer()
@@ -193,14 +202,38 @@ def of_a_prompt(slow):
 
 @test
 def rows_of_a_prompt_are_sent_in_batches_where_main_s_link_binds():
-    """No row is sent twice for that, and no expert loaded twice. Which worker gets which expert may differ, and so which rows two of a
-    row's experts share."""
-    whole, cut = of_a_prompt([]), of_a_prompt(["main"])
+    """And in two halves, each with its own RUNs. No row is sent twice for that, and no expert loaded twice. Which worker gets which
+    expert may differ, and so which rows two of a row's experts share."""
+    traces = [os.path.join(TMP, f"{name}.json") for name in ("whole", "cut")]
+    whole, cut = of_a_prompt([], traces[0]), of_a_prompt(["main"], traces[1])
+    assert set(sends_of_layers(traces[0]).values()) == {1}
+    sends = sends_of_layers(traces[1])
+    second = [n for (step, _), n in sends.items() if step == max(step for step, _ in sends)]
+    assert second == [2] * LAYERS, sends
     assert whole["worker_runs"] == 2 * LAYERS and cut["worker_runs"] > 4 * whole["worker_runs"], (whole, cut)
     for name in "result_bytes", "loads":
         assert cut[name] == whole[name] > 0, (name, whole, cut)
     for name in "worker_rows", "run_bytes":
         assert 0 < whole[name] and abs(cut[name] - whole[name]) < 0.1 * whole[name], (name, whole, cut)
+
+
+@test
+def a_worker_that_dies_between_two_halves_costs_no_token():
+    """Two of three die in the middle of the second prompt, one after the other."""
+    with Cluster("w0", "w1", "w2", slow=["main"], rate="20mbit", worker=["--slots", 16],
+                 options=["--prefill-rows", 256, "--profile", "f32", "--max-tokens", 1]) as c:
+        c.ask(LONG_PROMPTS[0])
+        c.answer()
+        c.ask(LONG_PROMPTS[1])
+        for name in ("w0", "w1"):
+            before = lan().bytes_of(name)[0]
+            while lan().bytes_of(name)[0] < before + 50_000:
+                time.sleep(0.01)
+            c.nodes[name].kill()
+        r = c.answer()
+        assert r["token_ids"] == generate("--resident", prompt=LONG_PROMPTS[1], tokens=1)["token_ids"]
+        assert r["recovered_runs"] > 0, r
+        c.end()
 
 
 if __name__ == "__main__":

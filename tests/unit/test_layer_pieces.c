@@ -141,6 +141,32 @@ static void random_calls(void **state)
 	}
 }
 
+static void a_first_half_keeps_its_experts(void **state)
+{
+	const uint16_t expert[] = { 0, 2, 0, 1 };
+	const struct od_moe_call call = { .step = 1, .n_rows = 2, .expert = expert };
+	const struct odm_groups g = odm_groups_make(2, 2, 2, 12);
+	const struct od_config cfg = { .n_experts = 4, .top_k = 2 };
+	struct odm_pieces p;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(odm_pieces_init(&p, &cfg, 2, 2, &err), OD_OK);
+	odm_pieces_deal(&p, &call, &g, NULL, NULL);
+	odm_pieces_cut(&p, &call, 2);
+	assert_int_equal(p.n, 3);
+	for (size_t i = 0; i < p.n; i++)
+		assert_true(p.piece[i].last && p.piece[i].work == &p);
+	odm_pieces_keep(&p);
+	for (size_t i = 0; i < p.n; i++)
+		assert_false(p.piece[i].last);
+	assert_ptr_equal(p.call, &call);
+	odm_pieces_end(&p);
+	assert_null(p.call);
+	assert_int_equal(p.n + p.n_done, 0);
+	odm_pieces_fini(&p);
+}
+
 static void what_is_next_open_and_owed(void **state)
 {
 	const uint16_t expert[] = { 0, 2, 0, 1, 2, 1, 0, 3, 0, 2 }; /* five rows, top-2 */
@@ -171,9 +197,13 @@ static void what_is_next_open_and_owed(void **state)
 	assert_null(odm_pieces_find(&p, next[0]->worker, 8, 0));
 	next[1]->state = ODM_PIECE_DONE;
 	assert_true(odm_pieces_open(&p, 7));
+	assert_true(odm_pieces_asked(&p, 7));
+	assert_false(odm_pieces_asked(&p, 8));
+	assert_false(odm_pieces_asked(&p, 0)); /* pieces that were never sent */
 	assert_false(odm_pieces_open(&p, 8));
 	next[0]->state = ODM_PIECE_DONE;
 	assert_false(odm_pieces_open(&p, 7));
+	assert_true(odm_pieces_asked(&p, 7)); /* answered */
 	assert_null(odm_pieces_find(&p, next[0]->worker, 7, 0)); /* a second answer */
 	assert_int_equal(odm_pieces_next(&p, 0, 4, next, &more), 2);
 	assert_false(more);
@@ -193,6 +223,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_calls),
+		cmocka_unit_test(a_first_half_keeps_its_experts),
 		cmocka_unit_test(what_is_next_open_and_owed),
 	};
 

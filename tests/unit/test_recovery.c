@@ -654,6 +654,43 @@ static void one_that_is_passed_over_is_better_than_none(void **state)
 	odm_pieces_fini(w.work);
 }
 
+/* Layers of both halves of the rows are under way when a worker that owes pieces of either dies. */
+static void pieces_of_both_halves_move(void **state)
+{
+	static uint16_t expert[64];
+	const struct od_moe_call second = { .step = 1, .first = 2, .n_rows = 2, .expert = expert };
+	const struct od_config cfg = { .n_experts = 8, .top_k = 1 };
+	struct odm_piece *p[ODM_HALVES];
+
+	(void)state;
+	begin(3, 2);
+	assert_int_equal(odm_pieces_init(&w.work[1], &cfg, 2, MAX_WORKERS, &error), OD_OK);
+	odm_pieces_deal(&w.work[1], &second, &w.net.groups, NULL, NULL);
+	odm_pieces_cut(&w.work[1], &second, 64);
+	p[0] = &w.work[0].piece[0];
+	p[1] = &w.work[1].piece[0];
+	p[1]->worker = 0;
+	send_piece(NULL, p[1]);
+	odm_recovery_answered(&w.recovery, 0, true);
+	assert_int_equal(w.link[0].watch.most_rows, 2); /* it owes both */
+	worker[0].gone = true;
+	odm_recovery_move(&w.recovery);
+	for (size_t i = 0; i < ODM_HALVES; i++) {
+		assert_int_equal(p[i]->worker, 1);
+		assert_int_equal(p[i]->state, ODM_PIECE_TODO);
+	}
+	send_piece(NULL, p[1]);
+	p[0]->state = ODM_PIECE_DONE;
+	w.work[0].n_done++;
+	odm_recovery_answered(&w.recovery, 1, true);
+	assert_int_equal(w.link[1].watch.most_rows, 2); /* the second half's piece */
+	p[1]->state = ODM_PIECE_DONE;
+	odm_recovery_answered(&w.recovery, 1, true);
+	assert_int_equal(w.link[1].watch.most_rows, 0);
+	odm_pieces_fini(w.work);
+	odm_pieces_fini(&w.work[1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -668,6 +705,7 @@ int main(void)
 		cmocka_unit_test(one_that_is_busy_for_ever_is_given_up),
 		cmocka_unit_test(one_that_answers_busy_for_ever_ends_the_step),
 		cmocka_unit_test(when_all_are_dead_there_is_an_error),
+		cmocka_unit_test(pieces_of_both_halves_move),
 		cmocka_unit_test(one_that_dies_lets_nobody_be_passed_over),
 		cmocka_unit_test(what_is_damaged_is_told),
 		cmocka_unit_test(what_a_late_worker_owes_is_asked_of_another_too),
