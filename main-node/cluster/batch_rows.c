@@ -3,7 +3,7 @@
 #include <math.h>
 
 #define LEAST_BYTES 65536 /* fewer say more about the scheduling of processes */
-#define FEWEST 4 /* layers, before it is known */
+#define FEWEST 2 /* layers, before it is known */
 #define FAST_NS 2.5 /* a byte: 3.2 Gbit/s, where copying takes about as long */
 #define MOST_BATCHES 16 /* a sixteenth of the rows at the end costs little */
 

@@ -795,7 +795,10 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	s->layer_stall_ns = 0;
 	/* Placement goes to workers that were sent a WANT for the expert: their loads are under way. */
 	odm_pieces_deal(work, call, &s->net.groups, wanted_at, &(struct deal){ s, call });
-	odm_pieces_cut(work, call, decode ? s->step_rows : odm_prompt_rows_batch(&s->prompt, work, s->step_rows));
+	odm_pieces_cut(
+		work, call,
+		decode ? s->step_rows :
+			 odm_prompt_rows_batch(&s->prompt, work, call->n_rows < s->now->step->n_rows, s->step_rows));
 	if (call->first > 0) /* after the first half's, whose experts are required for both */
 		work->first_rank = s->work[0].n;
 	if (is_first_half(s, call))

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FEW_BATCHES 4 /* sending so many takes as long as a batch takes to be sent, computed and answered */
+/* In halves rows are sent without a pause, so that RUNs that took workers as long would add up what delays them. */
+#define HALF_TIMES 2 /* a batch is on its way so much longer than its RUNs take */
 
 int odm_prompt_rows_init(struct odm_prompt_rows *p, const struct odm_links *net, const struct od_config *config,
 			 size_t row_bytes, struct od_err *err)
@@ -55,7 +56,7 @@ static uint32_t most_experts(struct odm_prompt_rows *p, const struct odm_pieces 
 	return most;
 }
 
-uint32_t odm_prompt_rows_batch(struct odm_prompt_rows *p, const struct odm_pieces *work, uint32_t most)
+uint32_t odm_prompt_rows_batch(struct odm_prompt_rows *p, const struct odm_pieces *work, bool half, uint32_t most)
 {
 	const struct odm_view *v = &p->net->view;
 	const uint32_t n = p->net->groups.n_many, experts = most_experts(p, work);
@@ -66,7 +67,7 @@ uint32_t odm_prompt_rows_batch(struct odm_prompt_rows *p, const struct odm_piece
 		const double run_ns =
 			odm_members_run_ns(odm_cluster_members(p->net->cluster), v->worker, v->n_workers, experts);
 
-		rows = odm_batch_rows(&p->port, (double)bytes, run_ns, work->call->n_rows);
+		rows = odm_batch_rows(&p->port, (double)bytes, half ? HALF_TIMES * run_ns : run_ns, work->call->n_rows);
 		rows = rows < most ? rows : most;
 	}
 	p->batch_bytes = (uint64_t)rows * bytes;
@@ -89,5 +90,5 @@ bool odm_prompt_rows_few(const struct odm_prompt_rows *p)
 
 	for (uint32_t w = 0; w < p->net->view.n_workers; w++)
 		bytes += p->net->link[w].held_bytes;
-	return bytes < FEW_BATCHES * p->batch_bytes;
+	return bytes < p->batch_bytes;
 }

@@ -30,12 +30,12 @@ void odm_prompt_rows_fini(struct odm_prompt_rows *p); /* all zero is fine */
 /* A layer begins while no other one is under way; it is through. */
 void odm_prompt_rows_begin(struct odm_prompt_rows *p, const struct odm_pieces *work);
 void odm_prompt_rows_end(struct odm_prompt_rows *p, const struct odm_pieces *work);
-/* Rows of the RUNs of a layer that has been dealt, at most `most`. */
-uint32_t odm_prompt_rows_batch(struct odm_prompt_rows *p, const struct odm_pieces *work, uint32_t most);
+/* Rows of the RUNs of a layer that has been dealt, at most `most`. half: it has half of the step's rows. */
+uint32_t odm_prompt_rows_batch(struct odm_prompt_rows *p, const struct odm_pieces *work, bool half, uint32_t most);
 /* Rows of a step should go in two halves: each needs nearly every expert, and the workers can keep a layer's experts
  * for the second one. */
 bool odm_prompt_rows_halves(const struct odm_prompt_rows *p, size_t n_rows);
-/* So little is in flight that another layer's rows may be sent before this one's are through. */
+/* Less than a batch is in flight: another layer's rows may be sent before this one's are through. */
 bool odm_prompt_rows_few(const struct odm_prompt_rows *p);
 
 #endif
