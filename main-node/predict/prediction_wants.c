@@ -169,8 +169,7 @@ static void fill_want(struct odm_predictions *p, struct step_slot *s, struct ent
 	w->n_before = e->n_sent;
 	w->epoch = e->epoch;
 	memcpy(w->expert_before, sent_of(p, s, w->m), w->n_before * sizeof(*w->expert_before));
-	for (size_t i = 0; i < w->n_before; i++)
-		w->worker_before[i] = where[w->expert_before[i]];
+	memcpy(w->worker_before, sent_to(p, s, w->m), w->n_before * sizeof(*w->worker_before));
 }
 
 bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w)
@@ -226,6 +225,7 @@ bool odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w)
 		for (size_t i = 0; i < w->n; i++)
 			where[w->expert[i]] = w->worker[i];
 		memcpy(sent_of(p, s, w->m), w->expert, w->n * sizeof(*w->expert));
+		memcpy(sent_to(p, s, w->m), w->worker, w->n * sizeof(*w->worker));
 		e->n_sent = (uint32_t)w->n;
 		e->epoch = w->epoch;
 		in_time = !e->resolved;

@@ -36,14 +36,15 @@ static int allocate(struct odm_predictions *p, struct od_err *err)
 	p->score = calloc(KEPT * layers * rows, sizeof(*p->score));
 	p->where = calloc(SLOTS * layers * experts, sizeof(*p->where));
 	p->sent = calloc(SLOTS * layers * experts, sizeof(*p->sent));
+	p->sent_to = calloc(SLOTS * layers * experts, sizeof(*p->sent_to));
 	p->mark = calloc(SLOTS * layers * experts, sizeof(*p->mark));
 	p->required = calloc(layers * experts, sizeof(*p->required));
 	p->cell = calloc((size_t)most_rows(p) * p->o.max_sequences, sizeof(*p->cell));
 	p->n_listed = calloc(most_rows(p), sizeof(*p->n_listed));
 	p->stamp = calloc(experts, sizeof(*p->stamp));
 	if (p->ahead == NULL || p->row == NULL || p->wanted == NULL || p->step_row == NULL || p->entry == NULL ||
-	    p->used == NULL || p->score == NULL || p->where == NULL || p->sent == NULL || p->mark == NULL ||
-	    p->required == NULL || p->cell == NULL || p->n_listed == NULL || p->stamp == NULL)
+	    p->used == NULL || p->score == NULL || p->where == NULL || p->sent == NULL || p->sent_to == NULL ||
+	    p->mark == NULL || p->required == NULL || p->cell == NULL || p->n_listed == NULL || p->stamp == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictions of %u rows and %u layers", p->o.max_rows, p->o.n_moe);
 	for (size_t i = 0; i < KEPT; i++)
 		p->slot[i].row = p->step_row + i * rows;
@@ -92,6 +93,7 @@ void odm_predictions_free(struct odm_predictions *p)
 	free(p->score);
 	free(p->where);
 	free(p->sent);
+	free(p->sent_to);
 	free(p->mark);
 	free(p->required);
 	free(p->cell);

@@ -122,6 +122,7 @@ struct odm_predictions {
 	struct score *score; /* [KEPT][n_moe][max_rows] */
 	uint32_t *where; /* [SLOTS][n_moe][n_experts] */
 	uint16_t *sent; /* [SLOTS][n_moe][n_experts]: by rank, in the version that was placed last */
+	uint32_t *sent_to; /* [SLOTS][n_moe][n_experts]: their members */
 	uint8_t *mark; /* [SLOTS][n_moe][n_experts]: WAS_WANTED, ... */
 	uint16_t *required; /* [n_moe][n_experts]: of the prefill step */
 	struct od_want_policy *policy;
@@ -212,6 +213,11 @@ static inline uint32_t *where_of(struct odm_predictions *p, const struct step_sl
 static inline uint16_t *sent_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
 {
 	return p->sent + entry_index(p, s, m) * p->o.n_experts;
+}
+
+static inline uint32_t *sent_to(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
+{
+	return p->sent_to + entry_index(p, s, m) * p->o.n_experts;
 }
 
 static inline uint8_t *mark_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m)

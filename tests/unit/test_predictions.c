@@ -924,6 +924,29 @@ static void prefill_requires_without_scoring(void **state)
 	odm_predictions_free(p);
 }
 
+/* Rows of a prompt go elsewhere than WANTs have said: the next WANTs say so to both workers. */
+static void experts_of_a_prompt_that_move_are_wanted_anew(void **state)
+{
+	struct odm_predictions *p = make();
+	const uint16_t all[] = { 0, 1, 2, 5 };
+	const uint32_t dealt[] = { 5, 6, 7, 6 };
+	struct predictions_want w;
+
+	(void)state;
+	odm_predictions_begin(p, 3, 0, NULL, 0, false);
+	odm_predictions_require(p, 3, 2, all, NULL, 4);
+	assert_true(take_want(p, &w));
+	send_want(p, &w, 5, 6);
+	odm_predictions_require(p, 3, 2, all, dealt, 4);
+	assert_int_equal(odm_predictions_where(p, 3, 2, 2), 7);
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.n, 4);
+	assert_int_equal(w.w.n_before, 4);
+	assert_memory_equal(w.w.worker, dealt, sizeof(dealt));
+	assert_memory_equal(w.w.worker_before, ((uint32_t[]){ 5, 6, ODM_NOBODY, ODM_NOBODY }), sizeof(dealt));
+	odm_predictions_free(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -950,6 +973,7 @@ int main(void)
 		cmocka_unit_test(a_draft_may_end_anywhere),
 		cmocka_unit_test(every_sequence_has_its_own_figures),
 		cmocka_unit_test(prefill_requires_without_scoring),
+		cmocka_unit_test(experts_of_a_prompt_that_move_are_wanted_anew),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
