@@ -61,7 +61,7 @@ struct dealer {
 	uint32_t *path; /* [n_workers]: when its loads are through */
 	uint32_t *loads; /* [n_workers]: their number */
 	uint32_t *next; /* [n_workers]: in order, before it all are dealt */
-	uint32_t *home; /* [n]: with homes, the worker; else ODM_NOBODY */
+	uint32_t *home; /* [n]: with homes, the worker; or where it is on its way to; else ODM_NOBODY */
 	uint32_t *by_rows; /* [n]: indices of experts, the one with most rows first */
 	uint32_t *order; /* [n_workers][n]: indices of experts, the cheapest first; ODM_NOBODY behind the last */
 	uint8_t *cost; /* [n_workers][n]; ODM_COST_LACKS: the expert is not dealt to this worker */
@@ -370,13 +370,18 @@ static void sort_by_rows(const struct dealer *d)
 	}
 }
 
-/* Where an expert is on its way to, it costs nothing more; its rows, known by now, may be too many for that worker. */
+/* Where an expert is on its way to, it costs nothing more when its rows are sent; these, known by now, may be too many
+ * for that worker. Before that, it is the expert's first choice. */
 static void ask_kept(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg)
 {
 	for (size_t i = 0; i < d->n; i++) {
 		const uint32_t w = keep != NULL ? keep(arg, d->expert[i]) : ODM_NOBODY;
 
-		if (w < d->g->n_workers && *cost_at(d, w, i) != ODM_COST_LACKS)
+		if (w >= d->g->n_workers || *cost_at(d, w, i) == ODM_COST_LACKS)
+			continue;
+		if (d->g->ahead)
+			d->home[i] = w;
+		else
 			*cost_at(d, w, i) = 0;
 	}
 }

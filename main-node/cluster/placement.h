@@ -45,6 +45,7 @@ struct odm_groups {
 	uint32_t few; /* more experts of a layer than this are dealt as many */
 	bool still; /* the start does not rotate */
 	bool homes; /* for caches, with one group: an expert's first choice is its home */
+	bool ahead; /* loads are ordered; else rows are sent, and loads that were ordered are done */
 	odm_cost_fn *cost; /* NULL: a whole load for every worker and expert */
 	void *cost_arg;
 	const struct odm_deal_times *times; /* [n_workers], or [n_many] if that is more; borrowed */

@@ -98,6 +98,7 @@ static void deal_by_backlog(struct odm_want_target *p, const struct odm_groups *
 	memcpy(p->times, g->times, g->n_workers * sizeof(*p->times));
 	odm_backlog_begin(&p->backlog, w->step, w->m, slots, p->times, g->n_workers, now);
 	timed.times = p->times;
+	timed.ahead = true;
 	deal_predicted(p, &timed);
 	odm_backlog_clear(&p->backlog, w->step, w->m);
 	for (size_t i = 0; i < w->n_predicted; i++) {

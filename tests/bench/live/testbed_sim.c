@@ -5,6 +5,7 @@
 #include "deploy/plan/sim.h"
 #include "deploy/plan/synthetic_routes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +17,14 @@
 #define MS 1e6 /* ns; also the weights that a machine of speed 10^9 multiplies with in a millisecond */
 #define WARM_TOKENS 100
 #define MAX_VALUE 1e9
+#define MAX_TEXTS 16
 
 struct words {
 	double main, run, load, shadow, /* milliseconds */
 		slots, recall, hedge, early, drafts, align_token, align_kv, row_bytes, state_bytes, link,
 		/* milliseconds that the daemons take themselves: a round trip, a RUN, a layer of main's */
-		latency, run_overhead, main_overhead, prompt, tokens;
+		latency, run_overhead, main_overhead, prompt, tokens, texts,
+		cache; /* share of all experts that the workers' caches together hold */
 };
 
 static int parse(struct words *w, const char *word, struct od_err *err)
@@ -47,7 +50,9 @@ static int parse(struct words *w, const char *word, struct od_err *err)
 		      { "run_overhead", &w->run_overhead },
 		      { "main_overhead", &w->main_overhead },
 		      { "prompt", &w->prompt },
-		      { "tokens", &w->tokens } };
+		      { "tokens", &w->tokens },
+		      { "texts", &w->texts },
+		      { "cache", &w->cache } };
 	const char *value = strchr(word, '=');
 
 	for (size_t i = 0; value != NULL && i < sizeof(known) / sizeof(known[0]); i++)
@@ -60,11 +65,12 @@ static int run(const struct odp_cluster *cluster, const struct odp_sim_model *mo
 	       const struct words *w, struct odp_routes *routes, struct odp_sim_figures *prompt,
 	       struct odp_sim_figures *texts, struct od_err *err)
 {
-	const struct odp_work warm = { .n_texts = 1, .tokens = WARM_TOKENS, .routes = routes };
+	const uint32_t n = (uint32_t)fmin(fmax(w->texts, 1), MAX_TEXTS);
+	const struct odp_work warm = { .n_texts = n, .tokens = WARM_TOKENS, .routes = routes };
 	const struct odp_work first = {
 		.n_texts = 1, .prompt_tokens = (uint32_t)w->prompt, .tokens = 1, .routes = routes
 	};
-	const struct odp_work decode = { .n_texts = 1, .tokens = (uint32_t)w->tokens, .routes = routes };
+	const struct odp_work decode = { .n_texts = n, .tokens = (uint32_t)w->tokens, .routes = routes };
 	struct odp_sim_figures ignored = { 0 };
 	struct odp_sim *sim;
 	int rc = odp_sim_new(&sim, cluster, model, opts, err);
@@ -89,6 +95,7 @@ static int simulate(const struct words *w, struct od_err *err)
 		.latency_ns = w->latency * MS,
 		.run_ns = w->run_overhead * MS,
 		.slots = (unsigned)w->slots,
+		.cache_bytes = (uint64_t)(w->cache * N_LAYERS * N_EXPERTS / N_WORKERS), /* an expert has one byte */
 	};
 	struct odp_sim_block block[N_LAYERS];
 	struct odp_machine worker[N_WORKERS];
@@ -110,7 +117,7 @@ static int simulate(const struct words *w, struct od_err *err)
 				       .shadow_route_ns = w->shadow * MS,
 				       .worker = worker,
 				       .n_workers = N_WORKERS };
-	const struct odp_sim_opts opts = { .max_texts = 1,
+	const struct odp_sim_opts opts = { .max_texts = MAX_TEXTS,
 					   .prefill_rows = 256,
 					   .align_token = (uint32_t)w->align_token,
 					   .align_kv = (uint32_t)w->align_kv,
@@ -150,7 +157,9 @@ static int simulate(const struct words *w, struct od_err *err)
 
 int main(int argc, char **argv)
 {
-	struct words w = { .slots = 1, .recall = 1, .align_token = 1, .align_kv = 1, .prompt = 16, .tokens = 400 };
+	struct words w = {
+		.slots = 1, .recall = 1, .align_token = 1, .align_kv = 1, .prompt = 16, .tokens = 400, .texts = 1
+	};
 	struct od_err err = { 0 };
 	int rc = OD_OK;
 
