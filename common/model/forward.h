@@ -33,7 +33,7 @@ struct od_row {
 struct od_moe_call {
 	uint64_t step;
 	uint32_t m; /* index of the MoE layer */
-	size_t first, n_rows; /* these rows of the step */
+	size_t first, n_rows; /* rows [first, first + n_rows) of the step */
 	/* On the host, for a runner that works there. */
 	const float *x; /* [n_rows][hidden]: normed rows; in profile bf16 already rounded to BF16 */
 	const uint16_t *expert; /* [n_rows][top_k], best first, distinct within a row */

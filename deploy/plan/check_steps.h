@@ -10,7 +10,7 @@
 #include "main-node/engine/model.h"
 #include "main-node/step/timeline.h"
 
-/* Workers [n] that have been measured, and serve nobody now. */
+/* Workers [n] that have been measured, and are free now. */
 struct odp_steps_check {
 	struct odm_model *model;
 	const struct odm_cluster_opts *cluster; /* its hosts are not used */

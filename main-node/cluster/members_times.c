@@ -234,7 +234,7 @@ double odm_members_expect(struct odm_members *ms, uint32_t id, uint32_t n, uint3
 	return link_ns + n_loads * t.load + n * odm_expert_run_ns(&t, (double)pairs / n);
 }
 
-/* Before a worker has run an expert nobody can say. */
+/* 0: the worker has not run an expert yet. */
 static double run_of(const struct member *m)
 {
 	const struct odm_time_samples *run = &m->times.of[ODM_TIME_RUN], *row = &m->times.of[ODM_TIME_ROW];
