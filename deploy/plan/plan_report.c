@@ -127,7 +127,7 @@ static void print_tiers(const struct odp_plan *p, FILE *out)
 		fprintf(out, "the others are read when they are needed. ");
 	else
 		fprintf(out, "none is read while texts are written. ");
-	if (!p->alone)
+	if (!p->alone && p->kept_experts == 0) /* with caches all workers are one group */
 		fprintf(out, "Groups of %u workers. ", p->group_size);
 	fprintf(out, "Up to %u text%s at once, %llu tokens each.\n", p->texts.parallel,
 		p->texts.parallel > 1 ? "s" : "", (unsigned long long)p->texts.ctx_tokens);

@@ -206,7 +206,7 @@ static void own_times(void **state)
 	expect_near(t.step_ns[0], 40, 0);
 	answer[4].ready = 2; /* together */
 	answer[4].wait_ns = 10;
-	answer[7].member = 2; /* nobody */
+	answer[7].member = 2; /* there is no such member */
 	odp_add_own_times(&t, &k, &r, 2750);
 	assert_int_equal(t.n_layers, 4);
 	expect_near(t.layer_ns[3], 5, 0);
