@@ -39,7 +39,7 @@ static bool is_of(const struct odm_backlog_load *l, uint64_t step, uint32_t m)
 	return l->step == step && l->m == m;
 }
 
-/* Layers from the last router to this one. Steps of prompts between two decode steps have numbers, too. */
+/* Layers from the last router to this one, if only decode steps come between. */
 static double layers_until(const struct odm_backlog *b, uint64_t step, uint32_t m)
 {
 	return step == b->step ? (double)m - b->m : (double)b->n_moe - b->m + m;
@@ -61,9 +61,10 @@ void odm_backlog_reached(struct odm_backlog *b, uint64_t step, uint32_t m, uint3
 			 uint64_t now)
 {
 	const double ns = (double)(now - b->reached_ns);
+	const bool follows = step == b->step + 1 || (step == b->step && m > b->m);
 	size_t over = 0;
 
-	if (b->reached_ns != 0 && ns < MOST_LAYER_NS && (step > b->step || (step == b->step && m > b->m))) {
+	if (b->reached_ns != 0 && ns < MOST_LAYER_NS && follows) {
 		const double layers = layers_until(b, step, m), share = b->layer_ns > 0 ? NEW_SHARE : 1;
 
 		while (over < b->n && (is_before(&b->load[over], step, m) || is_of(&b->load[over], step, m)))
@@ -72,6 +73,8 @@ void odm_backlog_reached(struct odm_backlog *b, uint64_t step, uint32_t m, uint3
 		b->stall_ns += share * (fmin((double)stall_ns, ns / layers) - b->stall_ns);
 		b->loads += share * ((double)over / layers - b->loads);
 		b->paper_ns += b->pace_ns * layers;
+	} else {
+		b->paper_ns += ns; /* a prompt's step or a pause was between: workers caught up */
 	}
 	b->step = step;
 	b->m = m;

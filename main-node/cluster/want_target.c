@@ -71,6 +71,7 @@ static int by_id(const void *a, const void *b)
 static void deal_predicted(struct odm_want_target *p, const struct odm_groups *g)
 {
 	const struct odm_want *w = &p->want;
+	const bool dealt = w->prompt && w->rows == 0; /* the RUNs are */
 
 	for (size_t i = 0; i < w->n_predicted; i++)
 		p->keep[w->expert[i]] = w->worker[i];
@@ -84,12 +85,22 @@ static void deal_predicted(struct odm_want_target *p, const struct odm_groups *g
 		p->keep[p->sorted[i]] = p->deal[i];
 	memset(p->n, 0, g->n_workers * sizeof(*p->n));
 	for (size_t i = 0; i < w->n_predicted; i++) {
-		w->worker[i] = p->keep[w->expert[i]];
+		if (!dealt || w->worker[i] >= g->n_workers)
+			w->worker[i] = p->keep[w->expert[i]];
 		p->n[w->worker[i]]++;
 	}
 }
 
-/* Behind the loads that workers have been sent before. */
+static void deal_ahead(struct odm_want_target *p, const struct odm_groups *g)
+{
+	struct odm_groups ahead = *g;
+
+	ahead.ahead = true;
+	deal_predicted(p, &ahead);
+}
+
+/* Behind the loads that workers have been sent before. Those of prompts do not count: workers are through with a
+ * layer's at about the same time, since all wait for its last RUN. */
 static void deal_by_backlog(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots, uint64_t now)
 {
 	const struct odm_want *w = &p->want;
@@ -98,8 +109,7 @@ static void deal_by_backlog(struct odm_want_target *p, const struct odm_groups *
 	memcpy(p->times, g->times, g->n_workers * sizeof(*p->times));
 	odm_backlog_begin(&p->backlog, w->step, w->m, slots, p->times, g->n_workers, now);
 	timed.times = p->times;
-	timed.ahead = true;
-	deal_predicted(p, &timed);
+	deal_ahead(p, &timed);
 	odm_backlog_clear(&p->backlog, w->step, w->m);
 	for (size_t i = 0; i < w->n_predicted; i++) {
 		const struct odm_deal_times *t = &p->times[w->worker[i]];
@@ -154,7 +164,10 @@ void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *
 	struct odm_want *w = &p->want;
 	size_t n = w->n_predicted;
 
-	deal_by_backlog(p, g, slots, now);
+	if (w->prompt)
+		deal_ahead(p, g);
+	else
+		deal_by_backlog(p, g, slots, now);
 	for (size_t i = w->n_predicted; i < w->n; i++) {
 		const uint32_t to = hedge_worker(p, g, slots, w->expert[i], w->worker[i]);
 

@@ -183,6 +183,43 @@ static size_t list_of(uint32_t worker, const uint16_t *expert, const uint32_t *a
 }
 
 /* Random layers, placed and placed again with a few experts more, fewer, or in another order. */
+/* As main announces them: a layer's experts one layer before, and again when its RUNs are dealt; some are not needed
+ * then. */
+static void a_prompts_layers_are_dealt_each_for_itself(void **state)
+{
+	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 40);
+	uint16_t expert[WORKERS];
+	struct odm_want_target p;
+
+	(void)state;
+	g.times = alike_workers(WORKERS);
+	make(&p);
+	p.want.prompt = true;
+	for (uint16_t e = 0; e < WORKERS; e++)
+		expert[e] = e;
+	for (uint32_t m = 0; m < 40; m++) {
+		uint32_t n_of[WORKERS] = { 0 };
+		size_t n = WORKERS - m % 3;
+
+		want(&p, 1, m, WORKERS, WORKERS, expert);
+		p.want.rows = 4;
+		odm_want_target_choose(&p, &g, two_slots, 0);
+		for (size_t i = 0; i < WORKERS; i++)
+			n_of[p.want.worker[i]]++;
+		for (uint32_t w = 0; w < WORKERS; w++)
+			assert_int_equal(n_of[w], 1);
+		want(&p, 1, m, n, n, expert);
+		p.want.rows = 0;
+		for (size_t i = 1; i < n; i++) /* the first one's is not known */
+			p.want.worker[i] = (uint32_t)(m + i * i) % WORKERS;
+		odm_want_target_choose(&p, &g, two_slots, 0);
+		assert_true(p.want.worker[0] < WORKERS);
+		for (size_t i = 1; i < n; i++)
+			assert_int_equal(p.want.worker[i], (m + i * i) % WORKERS);
+	}
+	odm_want_target_fini(&p);
+}
+
 static void who_must_hear_of_it(void **state)
 {
 	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
@@ -254,6 +291,7 @@ int main(void)
 		cmocka_unit_test(without_room_there_is_no_hedge),
 		cmocka_unit_test(what_is_on_its_way_stays),
 		cmocka_unit_test(many_experts_lie_over_all_workers),
+		cmocka_unit_test(a_prompts_layers_are_dealt_each_for_itself),
 		cmocka_unit_test(who_must_hear_of_it),
 	};
 
