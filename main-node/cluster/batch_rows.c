@@ -9,27 +9,35 @@
 
 void odm_port_begin(struct odm_port_times *p)
 {
-	p->sent = p->answered = 0;
-	p->least = INFINITY;
+	p->begun_ns = 0;
+	p->sent = 0;
+	p->answered = 0;
+	p->longest = 0;
+	p->bytes = 0;
 }
 
-uint64_t odm_port_sent(struct odm_port_times *p, size_t bytes)
+void odm_port_sent(struct odm_port_times *p, size_t bytes, uint64_t now)
 {
-	return p->sent += bytes;
+	if (p->sent == 0)
+		p->begun_ns = now;
+	p->sent += bytes;
 }
 
-void odm_port_answered(struct odm_port_times *p, size_t bytes, uint64_t sent, double ns)
+void odm_port_answered(struct odm_port_times *p, size_t bytes, double worked_ns, uint64_t now)
 {
-	const double all = (double)(sent + (p->answered += bytes));
+	const double ns = (double)(now - p->begun_ns) - worked_ns;
 
-	if (all >= LEAST_BYTES)
-		p->least = fmin(p->least, fmax(ns, 0) / all);
+	p->answered += bytes;
+	if (ns <= p->longest)
+		return;
+	p->longest = ns;
+	p->bytes = p->answered;
 }
 
 void odm_port_end(struct odm_port_times *p)
 {
-	if (isfinite(p->least))
-		p->byte[p->n++ % ODM_PORT_SAMPLES] = p->least;
+	if (p->sent >= LEAST_BYTES && p->longest > 0)
+		p->byte[p->n++ % ODM_PORT_SAMPLES] = p->longest / (double)(p->sent + p->bytes);
 	if (p->n == 2 * ODM_PORT_SAMPLES) /* it never overflows */
 		p->n = ODM_PORT_SAMPLES;
 }
@@ -50,10 +58,28 @@ bool odm_port_binds(const struct odm_port_times *p)
 	return byte_of(p) > 0;
 }
 
-uint32_t odm_batch_rows(const struct odm_port_times *p, double row_bytes, double run_ns, size_t n_rows)
+/* From a layer's beginning to that of the next one. */
+static double layer_ns(const struct odm_batch_work *w, double way, uint32_t batches)
 {
-	const double batches = run_ns > 0 ? fmin((double)n_rows * row_bytes * byte_of(p) / run_ns, MOST_BATCHES) : 1;
-	const size_t n = batches < 2 ? 1 : (size_t)batches;
+	const double part = way / batches, run = w->run + w->rows / batches,
+		     through = 2 * part + run + (batches - 1) * fmax(part, run);
 
-	return (uint32_t)((n_rows + n - 1) / n);
+	return w->half ? fmax(through + w->main, 2 * fmax(way, batches * run)) : through;
+}
+
+uint32_t odm_batch_rows(const struct odm_port_times *p, const struct odm_batch_work *w)
+{
+	const double way = (double)w->n_rows * w->row_bytes * byte_of(p);
+	double best_ns = layer_ns(w, way, 1);
+	uint32_t best = 1;
+
+	for (uint32_t n = 2; n <= MOST_BATCHES && w->run > 0; n++) {
+		const double ns = layer_ns(w, way, n);
+
+		if (ns < best_ns) {
+			best_ns = ns;
+			best = n;
+		}
+	}
+	return (uint32_t)((w->n_rows + best - 1) / best);
 }

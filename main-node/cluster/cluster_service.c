@@ -324,7 +324,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	struct od_out_frame frame = { .bytes = s->wire.rows };
 	Od__Header h = OD__HEADER__INIT;
 	Od__Run run = OD__RUN__INIT;
-	uint64_t sent_ns, sent_bytes = 0;
+	uint64_t sent_ns;
 	uint32_t pairs = 0, n_loads = 0;
 	int rc;
 
@@ -355,14 +355,13 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 		return rc;
 	sent_ns = od_now_ns();
 	if (work == s->prompt.measured && piece[0]->batch == 0 && request == 0)
-		sent_bytes = odm_port_sent(&s->prompt.port, frame.len);
+		odm_port_sent(&s->prompt.port, frame.len, sent_ns);
 	/* Only a RUN that was sent has told the names. */
 	*told = names->version;
 	for (size_t i = 0; i < n; i++) {
 		piece[i]->state = ODM_PIECE_SENT;
 		piece[i]->request = run.request;
 		piece[i]->sent_ns = sent_ns;
-		piece[i]->sent_bytes = sent_bytes;
 		piece[i]->run_bytes = request == 0 ? frame.len : piece[i]->run_bytes;
 	}
 	s->used_member[l->member] = true;
@@ -556,13 +555,13 @@ static void report_work(struct odm_layer_report *r, const Od__ExpertResult *x)
 	r->load_ns += x->loaded_bytes > 0 ? sane_ns(x->load_ns) : 0;
 }
 
-/* How long rows were on their way, both ways, of a RUN that was sent then. */
-static double way_of(const Od__Result *r, uint64_t sent_ns)
+/* How long the worker had the RUN. */
+static double worked_ns(const Od__Result *r)
 {
-	double ns = (double)(od_now_ns() - sent_ns) - sane_ns(r->experts[0]->wait_ns);
+	double ns = sane_ns(r->experts[0]->wait_ns);
 
 	for (size_t i = 0; i < r->n_experts; i++)
-		ns -= sane_ns(r->experts[i]->compute_ns);
+		ns += sane_ns(r->experts[i]->compute_ns);
 	return ns;
 }
 
@@ -628,8 +627,8 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	if (any == NULL)
 		return;
 	record_answer(s, &answer);
-	if (ran && any->sent_bytes > 0)
-		odm_port_answered(&s->prompt.port, len, any->sent_bytes, way_of(r, any->sent_ns));
+	if (ran && work == s->prompt.measured && any->batch == 0)
+		odm_port_answered(&s->prompt.port, len, worked_ns(r), od_now_ns());
 	odm_recovery_answered(&s->recovery, worker, ran);
 	if (!l->watch.late && !odm_pieces_open(work, r->request))
 		hold(s, l, l->held_bytes - any->run_bytes);

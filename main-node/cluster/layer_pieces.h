@@ -22,7 +22,6 @@ struct odm_piece {
 	uint32_t n_passed; /* positions in the order of workers that failed attempts are through with (recovery.c) */
 	uint64_t request; /* number of its RUN */
 	uint64_t sent_ns; /* when that was sent */
-	uint64_t sent_bytes; /* in the layer's first batch, up to it (batch_rows.h); 0: it is in a later one */
 	uint64_t run_bytes; /* row bytes of its RUN */
 	uint32_t late_worker; /* one that was asked before and is late: its answer counts if it comes first */
 	uint64_t late_request; /* 0: none was */

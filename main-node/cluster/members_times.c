@@ -29,6 +29,12 @@ struct best_times {
 	uint32_t n_workers, most_cached;
 };
 
+/* Enough is known of it to say that it differs from others. */
+static bool is_measured(const struct member *m, enum odm_time kind)
+{
+	return odm_time_known(&m->times.of[kind]) && (kind != ODM_TIME_ROW || odm_times_rows_bind(&m->times));
+}
+
 static bool counts(const struct member *m)
 {
 	return m->host.role == OD_NODE_WORKER && m->state == M_READY && !m->distrusted;
@@ -67,7 +73,7 @@ static struct best_times find_best(const struct odm_members *ms)
 static double one_time(const struct member *m, const struct best_times *best, enum odm_time kind, double units,
 		       double guess, uint64_t now)
 {
-	if (m->ms->uneven && odm_time_known(&m->times.of[kind]))
+	if (m->ms->uneven && is_measured(m, kind))
 		return odm_time_estimate(&m->times.of[kind], best->ns[kind], units, best->n_workers, now);
 	return best->ns[kind] > 0 ? best->ns[kind] : guess;
 }
@@ -95,7 +101,7 @@ static bool is_slower(const struct odm_members *ms, const struct member *m, cons
 	const double more = odm_time_median(s) - best->ns[kind] * (ms->uneven ? ALIKE : UNLIKE),
 		     noise = SPREADS * (odm_time_spread(s) + best->spread[kind]) + slack;
 
-	return odm_time_known(s) && more > (ms->uneven ? noise / 2 : noise);
+	return is_measured(m, kind) && more > (ms->uneven ? noise / 2 : noise);
 }
 
 static bool is_unlike(const struct odm_members *ms, const struct member *m, const struct best_times *best)
@@ -181,8 +187,8 @@ static double ratio_of(const struct odm_members *ms, const struct member *m, con
 {
 	double ratio = 1;
 
-	for (int kind = 0; kind < ODM_N_TIMES; kind++)
-		if (odm_time_known(&m->times.of[kind]))
+	for (enum odm_time kind = 0; kind < ODM_N_TIMES; kind++)
+		if (is_measured(m, kind))
 			ratio = fmax(ratio, odm_time_median(&m->times.of[kind]) / best->ns[kind]);
 	return ms->uneven ? ratio : 1;
 }
@@ -242,9 +248,10 @@ static double run_of(const struct member *m)
 	return odm_time_known(run) ? odm_time_median(run) : ODM_ROWS_OF_RUN * odm_time_median(row);
 }
 
-double odm_members_run_ns(struct odm_members *ms, const struct odm_member *worker, uint32_t n, double experts)
+struct odm_many_times odm_members_many(struct odm_members *ms, const struct odm_member *worker, uint32_t n,
+				       double experts)
 {
-	double most = 0;
+	struct odm_many_times t = { 0 };
 	bool known = true;
 
 	pthread_mutex_lock(&ms->lock);
@@ -253,10 +260,13 @@ double odm_members_run_ns(struct odm_members *ms, const struct odm_member *worke
 		const double run = run_of(m);
 
 		known = known && run > 0;
-		most = fmax(most, odm_link_cost_latency(&m->cost) + experts * run);
+		t.run = fmax(t.run, odm_link_cost_latency(&m->cost) + experts * run);
+		if (is_measured(m, ODM_TIME_ROW))
+			t.row = fmax(t.row, odm_time_median(&m->times.of[ODM_TIME_ROW]));
 	}
 	pthread_mutex_unlock(&ms->lock);
-	return known ? most : 0;
+	t.run = known ? t.run : 0;
+	return t;
 }
 
 void odm_members_worked(struct odm_members *ms, uint32_t id, const struct odm_layer_report *r)

@@ -1,12 +1,10 @@
 #include "main-node/cluster/prompt_rows.h"
 
+#include "common/base/clock.h"
 #include "main-node/cluster/members_times.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* In halves rows are sent without a pause, so that RUNs that took workers as long would add up what delays them. */
-#define HALF_TIMES 2 /* a batch is on its way so much longer than its RUNs take */
 
 int odm_prompt_rows_init(struct odm_prompt_rows *p, const struct odm_links *net, const struct od_config *config,
 			 size_t row_bytes, struct od_err *err)
@@ -32,6 +30,7 @@ void odm_prompt_rows_begin(struct odm_prompt_rows *p, const struct odm_pieces *w
 
 void odm_prompt_rows_end(struct odm_prompt_rows *p, const struct odm_pieces *work)
 {
+	p->ended_ns = od_now_ns();
 	if (p->measured != work)
 		return;
 	p->measured = NULL;
@@ -64,10 +63,18 @@ uint32_t odm_prompt_rows_batch(struct odm_prompt_rows *p, const struct odm_piece
 	uint32_t rows = most;
 
 	if (experts > 0) {
-		const double run_ns =
-			odm_members_run_ns(odm_cluster_members(p->net->cluster), v->worker, v->n_workers, experts);
+		const struct odm_many_times t =
+			odm_members_many(odm_cluster_members(p->net->cluster), v->worker, v->n_workers, experts);
+		const size_t n_rows = work->call->n_rows;
 
-		rows = odm_batch_rows(&p->port, (double)bytes, half ? HALF_TIMES * run_ns : run_ns, work->call->n_rows);
+		rows = odm_batch_rows(&p->port, &(struct odm_batch_work){
+							.n_rows = n_rows,
+							.row_bytes = (double)bytes,
+							.run = t.run,
+							.rows = t.row * (double)(n_rows * p->top_k) / n,
+							.half = half,
+							.main = (double)(od_now_ns() - p->ended_ns),
+						});
 		rows = rows < most ? rows : most;
 	}
 	p->batch_bytes = (uint64_t)rows * bytes;

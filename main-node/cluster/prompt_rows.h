@@ -19,6 +19,7 @@ struct odm_prompt_rows {
 	size_t row_bytes;
 	struct odm_port_times port;
 	const struct odm_pieces *measured; /* the layer whose first batch shows a byte's time; NULL: none */
+	uint64_t ended_ns; /* when the last layer, or half of it, was through */
 	uint64_t batch_bytes; /* row bytes of a batch, to all workers */
 	uint32_t *n_dealt; /* [OD_MAX_HOSTS], by index in the view: experts of the layer */
 };

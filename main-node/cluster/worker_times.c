@@ -3,6 +3,7 @@
 #include <math.h>
 
 #define FEWEST_SAMPLES 4
+#define ROWS_BIND 1.5 /* times a run with few rows */
 #define QUICKER 0.7 /* times the median: such a sample says that the worker has become quicker */
 #define LOAD_NS_PER_WEIGHT 0.25
 #define RUN_NS_PER_WEIGHT 0.05
@@ -39,6 +40,13 @@ static void add_sample(struct odm_time_samples *s, double ns, uint64_t now)
 bool odm_time_known(const struct odm_time_samples *s)
 {
 	return s->n >= FEWEST_SAMPLES;
+}
+
+bool odm_times_rows_bind(const struct odm_worker_times *t)
+{
+	const struct odm_time_samples *run = &t->of[ODM_TIME_RUN];
+
+	return !odm_time_known(run) || odm_time_median(&t->many) > ROWS_BIND * odm_time_median(run);
 }
 
 double odm_time_median(const struct odm_time_samples *s)
@@ -81,21 +89,26 @@ void odm_times_add(struct odm_worker_times *t, const struct odm_layer_report *r,
 	if (r->n_experts > 0)
 		add_sample(&t->of[many ? ODM_TIME_ROW : ODM_TIME_RUN],
 			   r->compute_ns / (many ? r->n_pairs : r->n_experts), now);
+	if (many)
+		add_sample(&t->many, r->compute_ns / r->n_experts, now);
 	if (r->n_loads > 0 && r->loaded_bytes > 0)
 		add_sample(&t->of[ODM_TIME_LOAD], r->load_ns / (double)r->loaded_bytes, now);
+}
+
+static void stretch(struct odm_time_samples *s, double times, uint64_t now)
+{
+	for (uint32_t i = 0; i < kept(s); i++)
+		s->ns[i] *= times;
+	s->last_ns = now;
 }
 
 void odm_times_late(struct odm_worker_times *t, double times, double took_ns, uint64_t now)
 {
 	struct odm_time_samples *run = &t->of[ODM_TIME_RUN];
 
-	for (int kind = 0; kind < ODM_N_TIMES; kind++) {
-		struct odm_time_samples *s = &t->of[kind];
-
-		for (uint32_t i = 0; i < kept(s); i++)
-			s->ns[i] *= times;
-		s->last_ns = now;
-	}
+	for (int kind = 0; kind < ODM_N_TIMES; kind++)
+		stretch(&t->of[kind], times, now);
+	stretch(&t->many, times, now);
 	while (!odm_time_known(run))
 		add_sample(run, took_ns, now);
 }

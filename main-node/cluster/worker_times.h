@@ -33,6 +33,7 @@ struct odm_time_samples {
 
 struct odm_worker_times {
 	struct odm_time_samples of[ODM_N_TIMES];
+	struct odm_time_samples many; /* an expert with many rows, whatever their number */
 };
 
 /* Times of an expert on some worker: its load, its run with few rows, and each row of many. A run of R rows takes
@@ -54,6 +55,9 @@ void odm_times_add(struct odm_worker_times *t, const struct odm_layer_report *r,
 void odm_times_late(struct odm_worker_times *t, double times, double took_ns, uint64_t now);
 
 bool odm_time_known(const struct odm_time_samples *s); /* there are enough samples to compare it with others */
+/* Many rows take clearly longer than few. Else the time of a row is only known to be no longer, and depends on how many
+ * rows the experts had. True as long as few rows are not known. */
+bool odm_times_rows_bind(const struct odm_worker_times *t);
 /* The median; 0: there is no sample. */
 double odm_time_median(const struct odm_time_samples *s);
 /* The samples' differences from it: their median. */

@@ -99,6 +99,29 @@ static void rows_and_weights_are_told_apart(void **state)
 	assert_true(load_of(&t) == 0); /* nothing was loaded */
 }
 
+/* A device that takes 3 ms whatever the rows: what a row seems to take depends on how many there were. */
+static void rows_that_cost_nothing_make_no_difference(void **state)
+{
+	struct odm_worker_times t = { 0 };
+
+	(void)state;
+	assert_true(odm_times_rows_bind(&t));
+	for (uint32_t n = 1; n < 64; n++)
+		odm_times_add(&t, &(struct odm_layer_report){ .n_experts = 1, .n_pairs = n, .compute_ns = 3.0 * MS },
+			      now);
+	assert_true(odm_time_known(&t.of[ODM_TIME_ROW]));
+	assert_false(odm_times_rows_bind(&t));
+	/* It is slowed to a quarter while it only has RUNs with many rows. */
+	for (uint32_t i = 0; i < 4; i++)
+		odm_times_add(&t, &(struct odm_layer_report){ .n_experts = 1, .n_pairs = 64, .compute_ns = 12.0 * MS },
+			      now);
+	assert_true(odm_times_rows_bind(&t));
+	for (uint32_t i = 0; i < 4; i++)
+		odm_times_add(&t, &(struct odm_layer_report){ .n_experts = 1, .n_pairs = 64, .compute_ns = 3.0 * MS },
+			      now);
+	assert_false(odm_times_rows_bind(&t));
+}
+
 static double estimate(const struct odm_worker_times *t, uint32_t n_workers)
 {
 	return odm_time_estimate(&t->of[ODM_TIME_LOAD], 8.0 * MS / EXPERT_BYTES, EXPERT_BYTES, n_workers, now) *
@@ -168,6 +191,7 @@ int main(void)
 		cmocka_unit_test(four_times_slower_shows_after_four_layers_and_so_does_recovery),
 		cmocka_unit_test(outliers_count_for_nothing),
 		cmocka_unit_test(rows_and_weights_are_told_apart),
+		cmocka_unit_test(rows_that_cost_nothing_make_no_difference),
 		cmocka_unit_test(one_without_work_is_tried_now_and_then),
 		cmocka_unit_test(one_that_has_recovered_gets_work_again),
 		cmocka_unit_test(a_late_answer_counts_before_it_comes),
