@@ -12,7 +12,7 @@
 #define LONG_NS (400.0 * OD_NS_PER_MS) /* the next probe is smaller: heartbeats wait behind it */
 #define PROBE_EVERY_NS (1000 * OD_NS_PER_MS)
 #define PROBE_SHARE 20 /* a slow link that is used has little time for probes: a twentieth */
-#define PROBE_AGAIN_NS (150 * OD_NS_PER_MS) /* while it is passed over, or may be */
+#define PROBE_AGAIN_NS (150 * OD_NS_PER_MS) /* while it is passed over, or may be, or is new */
 #define MEASURE_NS (600 * OD_NS_PER_MS)
 #define FEWEST_PROBES 2 /* before it is used */
 #define MOST_PROBES 16
@@ -85,16 +85,22 @@ static void add_latency(struct odm_link_cost *c, double ns)
 	c->latency[c->n_latencies++ % ODM_LATENCIES] = ns;
 }
 
+/* Where the machine is busy the bare PING may be late and the probe not, so that this seems to take no time. Such a
+ * probe does not count, unless it says anyway that the link is fast. */
 static void add_probe(struct odm_link_cost *c, double ns, double bytes)
 {
 	const uint32_t n = c->n_latencies < ODM_LATENCIES ? c->n_latencies : ODM_LATENCIES;
 	const double best = shortest(c->latency, n);
 	/* it may have been lost, and both be late */
 	const double bare = c->bare_ns > 0 && c->bare_ns < best + LAG_NS ? c->bare_ns : best;
+	const double byte = ns > bare ? (ns - bare) / bytes : 0, most = ns > best ? (ns - best) / bytes : 0;
 
-	c->byte[c->n_bytes++ % ODM_BYTE_TIMES] = ns > bare ? (ns - bare) / bytes : 0;
-	c->fresh = true;
 	c->probe_bytes = ns < QUICK_NS ? LARGE_PROBE : ns < LONG_NS ? PROBE : SMALL_PROBE;
+	if (c->measured && most > 2 * byte + BYTE_SLACK_NS)
+		return;
+	c->byte[c->n_bytes++ % ODM_BYTE_TIMES] = byte;
+	c->n_alone += c->measured && c->n_alone < ODM_BYTE_TIMES;
+	c->fresh = true;
 }
 
 void odm_link_cost_echo(struct odm_link_cost *c, uint64_t sequence, size_t bytes, uint64_t now)
@@ -150,7 +156,7 @@ static double jitter(const struct odm_link_cost *c)
 
 static bool is_settled(const struct odm_link_cost *c, uint64_t now)
 {
-	return now - c->begun_ns > SETTLED_NS && c->n_latencies >= ODM_LATENCIES;
+	return now - c->begun_ns > SETTLED_NS && c->n_latencies >= ODM_LATENCIES && c->n_alone >= ODM_BYTE_TIMES;
 }
 
 /* The second best of the last probes: one alone may have been lucky, and every one may have been late. */
@@ -189,7 +195,8 @@ static bool looks_good(const struct odm_link_cost *c)
 uint32_t odm_link_cost_due(const struct odm_link_cost *c, uint64_t now)
 {
 	const double took_ns = c->n_bytes > 0 ? 2 * last_byte(c) * c->probe_bytes : 0;
-	uint64_t every = !c->measured ? 0 : c->passed[ODM_DEAL_FEW] || is_doubtful(c) ? PROBE_AGAIN_NS : PROBE_EVERY_NS;
+	const bool again = c->passed[ODM_DEAL_FEW] || is_doubtful(c) || c->n_alone < ODM_BYTE_TIMES;
+	uint64_t every = !c->measured ? 0 : again ? PROBE_AGAIN_NS : PROBE_EVERY_NS;
 
 	if (every == PROBE_EVERY_NS && took_ns * PROBE_SHARE > (double)every)
 		every = (uint64_t)(took_ns * PROBE_SHARE);

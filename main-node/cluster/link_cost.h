@@ -41,7 +41,9 @@ struct odm_link_cost {
 	struct odm_link_echo echo[ODM_LINK_ECHOES]; /* unanswered, oldest first */
 	uint32_t n_echoes;
 	double latency[ODM_LATENCIES], byte[ODM_BYTE_TIMES]; /* the newest ones, rings */
-	uint32_t n_latencies, n_bytes; /* measured in this session */
+	uint32_t n_latencies, n_bytes; /* measured in this session, */
+	uint32_t
+		n_alone; /* and of the newest n_bytes those since it is used: no other worker's probe shared main's port */
 	uint64_t begun_ns, probed_ns;
 	uint32_t probe_bytes;
 	double bare_ns; /* round trip of the bare PING in front of the probe; 0: it has not come back */

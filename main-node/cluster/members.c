@@ -680,6 +680,8 @@ static void on_tick(uv_timer_t *timer)
 		od_descriptors_watch();
 	for (uint32_t i = 0; i < ms->n && !ms->stopping; i++)
 		tick_member(ms->member[i], now, ping);
+	if (!ms->stopping)
+		odm_members_probe(ms);
 	if (ping && !ms->stopping)
 		odm_members_weigh(ms);
 	odm_members_tell(ms, now);

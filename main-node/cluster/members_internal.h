@@ -114,7 +114,7 @@ struct odm_members {
 	bool uneven; /* workers are not alike: each has its own times */
 	unsigned alike_checks; /* in a row that found them alike */
 	struct odm_home_share *home; /* [OD_MAX_HOSTS]: scratch */
-	uint32_t n, n_listed;
+	uint32_t n, n_listed, next_probe; /* next_probe: the one from which on members are probed next */
 	struct member *member[OD_MAX_HOSTS]; /* by id */
 	struct member *listed[OD_MAX_HOSTS]; /* members in the hosts file, in its order */
 	bool stopping;
@@ -177,7 +177,10 @@ void odm_members_tell(struct odm_members *ms, uint64_t now);
 OD_MUST_CHECK int odm_members_links_init(struct odm_members *ms, struct od_err *err);
 void odm_members_links_fini(struct odm_members *ms);
 void odm_member_echo(struct member *m, const Od__Pong *p); /* under the lock */
-void odm_member_probe(struct member *m); /* sends the probe that is due, if one is */
+void odm_member_probe(
+	struct member *m); /* one whose link is not measured yet: sends the probe that is due, if one is */
+/* Every tick: sends the next worker's that is due. One at a time, because all share main's port. */
+void odm_members_probe(struct odm_members *ms);
 bool odm_member_measured(struct member *m); /* its link is known well enough to use it */
 void odm_members_weigh(struct odm_members *ms); /* decides again who is used */
 

@@ -53,19 +53,38 @@ void odm_member_echo(struct member *m, const Od__Pong *p)
 	odm_link_cost_echo(&m->cost, p->sequence, p->padding.len, od_now_ns());
 }
 
-void odm_member_probe(struct member *m)
+static bool probe(struct member *m, bool measured)
 {
-	uint32_t bytes;
+	uint32_t bytes = 0;
 
 	if (m->state != M_READY || m->host.role != OD_NODE_WORKER)
-		return;
+		return false;
 	pthread_mutex_lock(&m->ms->lock);
-	bytes = odm_link_cost_due(&m->cost, od_now_ns());
+	if (m->cost.measured == measured)
+		bytes = odm_link_cost_due(&m->cost, od_now_ns());
 	pthread_mutex_unlock(&m->ms->lock);
 	if (bytes == 0)
-		return;
+		return false;
 	odm_member_ping(m, 0); /* its round trip is the probe's, but for the bytes */
 	odm_member_ping(m, bytes);
+	return true;
+}
+
+void odm_member_probe(struct member *m)
+{
+	probe(m, false);
+}
+
+void odm_members_probe(struct odm_members *ms)
+{
+	for (uint32_t i = 0; i < ms->n; i++) {
+		const uint32_t at = (ms->next_probe + i) % ms->n;
+
+		if (probe(ms->member[at], true)) {
+			ms->next_probe = at + 1;
+			return;
+		}
+	}
 }
 
 bool odm_member_measured(struct member *m)
