@@ -30,7 +30,7 @@ enum odm_draft_source {
 };
 
 #define ODM_PREFIX_CACHE_AUTO UINT64_MAX
-#define ODM_DEFAULT_PREFILL_ROWS 256u
+#define ODM_DEFAULT_PREFILL_ROWS 512u
 
 struct odm_engine_opts {
 	const char *pack; /* NULL: $OD_PACK, else /var/lib/od-moe/pack */

@@ -58,7 +58,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "trace", OD_ARG_STRING, &o->trace, "FILE",
 		  "write a Chrome trace (JSON); with --local of all processes", 0, 0, NULL },
 		{ "prefill-rows", OD_ARG_UINT, &o->engine.prefill_rows, "N",
-		  "prompt tokens in one pass through the layers (default: 256)", 1, 4096, NULL },
+		  "prompt tokens in one pass through the layers (default: 512)", 1, 4096, NULL },
 		/* The last group: od-main adds the options of the store to it. */
 		{ .kind = OD_ARG_TITLE, .help = "Cluster" },
 		{ "predictor", OD_ARG_CHOICE, &o->cluster.predictor, "NAME",
