@@ -120,8 +120,6 @@ def what_is_measured_is_what_was_asked():
     assert re.search(rf"^worker 127.0.0.1:{w.port} memory=\S+ read=\S+ speed=\S+ many=\S+ link=\S+ latency=\S+ fixed=\S+\t# w$", text, re.M), text
     assert re.search(r"^main \S+ memory=\S+ (?:read=\S+ )?speed=\S+ many=\S+ link=\S+ fixed=\S+$", text, re.M), text
     assert main["speed"] > 0 and worker["memory"] > 0, text
-    # A layer of main took more than its products: RUNs were dealt, sent and waited for.
-    assert main["fixed"] > 0.001, text
     run = worker["fixed"] / 1000 + EXPERT_WEIGHTS / (worker["speed"] * UNIT)
     load = stored / worker["read"]
     h, head = CONFIG["hidden_size"], CONFIG["head_dim"]
@@ -131,8 +129,11 @@ def what_is_measured_is_what_was_asked():
     many = 64 * EXPERT_WEIGHTS / (worker["many"] * UNIT)
     # Four digits are written.
     assert run >= run_ms / 1000 * 0.999 and load >= load_ms / 1000 * 0.95 and layer >= layer_ms / 1000 * 0.99, (run, load, layer, text)
-    near = [run < run_ms / 1000 * 1.1, load < load_ms / 1000 * 1.2, layer < layer_ms / 1000 * 1.1, many < run_ms / 1000 * 1.2]
-    return None if all(near) else f"run {run}, load {load}, layer {layer}, many {many}"
+    # A layer of main takes more than its products: RUNs are dealt, sent and waited for. It is the rest of what the layer takes, and
+    # seems to be nothing if the other times were measured while the machine was busier.
+    near = [run < run_ms / 1000 * 1.1, load < load_ms / 1000 * 1.2, layer < layer_ms / 1000 * 1.1, many < run_ms / 1000 * 1.2,
+            main["fixed"] > 0.001]
+    return None if all(near) else f"run {run}, load {load}, layer {layer}, many {many}, main {main}"
 
 
 @test
