@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 
-from cluster_util import TMP, Daemon, free_port, hosts_file, run_tests, test, wait_for
+from cluster_util import HANG_S, TMP, Daemon, free_port, hosts_file, run_tests, test, wait_for
 from serve_util import Server, stop_servers
 
 PAGE = "main-node/serve/page"
@@ -355,7 +355,7 @@ def eight_watch_and_the_ninth_is_told():
         while w.event() is not None:
             pass
         w.close()
-    assert s.stop() == 0, s.log
+    assert s.p.wait(HANG_S) == 0, s.log
 
 
 @test

@@ -73,7 +73,7 @@ static void what_is_not_said(void **state)
 	assert_int_equal(a.opts.engine.cpu, OD_CPU_AUTO);
 	assert_int_equal(a.opts.cluster.predictor, ODM_PREDICTOR_AUTO);
 	assert_true(a.opts.cluster.hedge_percent == 5);
-	assert_int_equal(a.opts.engine.prefill_rows, 256);
+	assert_int_equal(a.opts.engine.prefill_rows, 512);
 	assert_int_equal(a.opts.engine.threads, 0);
 	assert_int_equal(a.opts.engine.ctx_tokens, 0);
 	assert_int_equal(a.opts.cluster.group_size, 0);
