@@ -106,7 +106,7 @@ def peak(pid):
 def write_live(args, lan, hosts, path, pack, options):
     """Tokens a second of one text and of --texts texts, the share of the processors that one text took, and main's process at its end.
 
-    Caches are warm, and the texts together fill what --ctx-size promises them."""
+    Caches are warm, and the texts together fill what --ctx-size promises them, and a prompt's step its rows."""
     main = hosts[0]
     log = open(os.path.join(TMP, "random-main.log"), "w+")
     p = lan.start(main["name"], "od-main", "serve", "--workers", path, "--insecure", "--pack", pack, "--device", "cuda", "--prefix-cache-mib", 0, "--parallel",
@@ -114,8 +114,8 @@ def write_live(args, lan, hosts, path, pack, options):
                   stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     client = StreamClient(lan, main["name"])
 
-    def body(first, tokens):
-        return {"prompt": [300 + (first * 31 + i * 7) % 700 for i in range(8)], "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    def body(first, tokens, prompt=8):
+        return {"prompt": [300 + (first * 31 + i * 7) % 700 for i in range(prompt)], "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
 
     def ask(*bodies):
         answers = client.ask(PORT, *bodies)
@@ -134,7 +134,7 @@ def write_live(args, lan, hosts, path, pack, options):
         used = busy_seconds()
         rates = [(len(t) - 1) / (t[-1] - t[0]) for t in (ask(body(100 + i, args.tokens))[0]["times"] for i in range(3))]
         now = busy_seconds()
-        times = [a["times"] for a in ask(*(body(200 + i, args.ctx - 9) for i in range(args.texts)))]
+        times = [a["times"] for a in ask(*(body(200 + i, args.ctx // 2 - 1, args.ctx // 2) for i in range(args.texts)))]
         begin, end = max(t[0] for t in times), min(t[-1] for t in times)  # all of them are in decode
         many = sum(begin < x <= end for t in times for x in t) / (end - begin)
         return statistics.median(rates), many, (now[0] - used[0]) / (now[1] - used[1]), peak(p.pid)
