@@ -7,8 +7,8 @@ libodp_SRCS := deploy/model_list.c deploy/rate.c $(addprefix deploy/hub/,git_sum
 # What the planner and the simulator are: od-plan, and od-bench. They use the daemons' own code.
 libodpl_SRCS := $(addprefix deploy/plan/,model_cost.c plan.c plan_local.c plan_machine.c plan_memory.c plan_report.c plan_speed.c sim.c sim_clock.c \
 	sim_deal.c sim_engine.c sim_layer.c sim_measure.c sim_next_gate.c sim_shadow.c sim_stream.c sim_trace.c sim_worker.c synthetic_routes.c)
-libodpl_SRCS += $(addprefix deploy/plan/,check_findings.c check_fit.c check_hosts.c check_main.c check_report.c check_run.c check_shadow.c check_steps.c check_words.c \
-	check_worker.c disk_rate.c plan_check.c)
+libodpl_SRCS += $(addprefix deploy/plan/,check_findings.c check_fit.c check_guesses.c check_hosts.c check_main.c check_report.c check_run.c \
+	check_shadow.c check_steps.c check_text.c check_words.c check_worker.c disk_rate.c plan_check.c)
 
 PROGRAMS += od-plan
 od-plan_SRCS := deploy/plan/od_plan.c

@@ -168,6 +168,8 @@ static const struct word_row {
 	{ "link=", offsetof(struct od_host_words, link_bits), UNIT_BITS, 1e3, 1e13 },
 	{ "latency=", offsetof(struct od_host_words, latency_ms), UNIT_NUMBER, 1e-4, 1e5 },
 	{ "fixed=", offsetof(struct od_host_words, fixed_ms), UNIT_NUMBER, 1e-6, 1e5 },
+	{ "recall=", offsetof(struct od_host_words, recall), UNIT_NUMBER, 1e-4, 1 },
+	{ "accept=", offsetof(struct od_host_words, accept), UNIT_NUMBER, 1e-4, 1 },
 };
 #define N_WORD_ROWS (sizeof(word_rows) / sizeof(word_rows[0]))
 static const char key_word[] = "key=";
@@ -281,7 +283,8 @@ static int set_word(struct od_host *h, const char *word, struct od_err *err)
 	if (name == NULL)
 		return od_fail(
 			err, OD_ERR_ARG,
-			"expected key=, memory=, read=, speed=, many=, link=, latency= or fixed= after the host, found \"%s\"",
+			"expected key=, memory=, read=, speed=, many=, link=, latency=, fixed=, recall= or accept= after the "
+			"host, found \"%s\"",
 			word);
 	for (size_t i = 0; i < N_WORD_ROWS; i++) {
 		if (name == word_rows[i].name)

@@ -32,6 +32,8 @@ struct od_host_words {
 	double link_bits; /* link=1G: bits a second of its network port, each way (G is 10^9) */
 	double latency_ms; /* latency=0.2: round trip of a small message */
 	double fixed_ms; /* fixed=0.05: what a RUN takes beside its products, and a layer of main or a shadow */
+	double recall; /* recall=0.996: share of the used experts that a shadow predicts */
+	double accept; /* accept=0.98: share of a shadow's tokens that are main's */
 };
 
 struct od_host {
@@ -65,7 +67,7 @@ OD_MUST_CHECK int od_hosts_parse_some(struct od_hosts *out, const char *text, si
 size_t od_hosts_comment(const char *line, size_t len);
 /* The word's name with its sign ("memory=") when setting [len] is a word of od_host_words or key=; NULL: neither. */
 const char *od_hosts_word(const char *setting, size_t len);
-/* The words that are given, as a line has them: " memory=12G link=1G". Returns buf; 200 bytes suffice. Values keep four
+/* The words that are given, as a line has them: " memory=12G link=1G". Returns buf; 256 bytes suffice. Values keep four
  * digits. */
 const char *od_host_words_text(const struct od_host_words *words, char *buf, size_t size);
 /* Removes the shadows. */

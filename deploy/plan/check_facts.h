@@ -18,6 +18,7 @@ struct odp_rates {
 	double layer_ns; /* main or the shadow takes it with one row */
 	double head_ns; /* main's, with one row */
 	double own_ns; /* main, a layer: beside its forward pass, workers, and the way to them; a part of fixed_ns */
+	double recall, accept; /* a shadow's: words of hosts.h */
 	double took_ns; /* to measure all that */
 };
 

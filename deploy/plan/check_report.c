@@ -115,6 +115,18 @@ static void print_rates(FILE *out, const struct odp_checked *c, int width)
 		rate_cell(r->layer_ns, "%.3f ms", 1e6, cell[6]));
 }
 
+static void print_guesses(FILE *out, const struct odp_checked *c)
+{
+	const struct odp_rates *r = &c->rates;
+
+	if (r->recall > 0)
+		fprintf(out, "%s predicts %.1f %% of the experts that are used", c->name, 100 * r->recall);
+	if (r->recall > 0 && r->accept > 0)
+		fprintf(out, ", and %.1f %% of the tokens", 100 * r->accept);
+	if (r->recall > 0)
+		fputc('\n', out);
+}
+
 static void print_measured(FILE *out, const struct odp_check_report *r, int width)
 {
 	bool any = r->main->measured;
@@ -130,6 +142,8 @@ static void print_measured(FILE *out, const struct odp_check_report *r, int widt
 	for (size_t i = 0; i < r->n_hosts; i++)
 		if (r->host[i].measured)
 			print_rates(out, &r->host[i], width);
+	for (size_t i = 0; i < r->n_hosts; i++)
+		print_guesses(out, &r->host[i]);
 }
 
 static void print_findings(FILE *out, const struct odp_check_report *r, enum odp_grade grade, const char *title)
@@ -200,10 +214,11 @@ static json_t *rates_json(const struct odp_checked *c)
 
 	if (!c->measured)
 		return json_null();
-	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:f, s:o, s:f}", "latency_ms", positive(r->latency_ns / 1e6),
-			 "link_bits", positive(r->link_rate * 8), "read_bytes", positive(r->read_rate), "speed",
-			 positive(r->speed / UNIT), "many", positive(r->many / UNIT), "fixed_ms", r->fixed_ns / 1e6,
-			 "layer_ms", positive(r->layer_ns / 1e6), "took_s", r->took_ns / 1e9);
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:f, s:o, s:o, s:o, s:f}", "latency_ms",
+			 positive(r->latency_ns / 1e6), "link_bits", positive(r->link_rate * 8), "read_bytes",
+			 positive(r->read_rate), "speed", positive(r->speed / UNIT), "many", positive(r->many / UNIT),
+			 "fixed_ms", r->fixed_ns / 1e6, "layer_ms", positive(r->layer_ns / 1e6), "recall",
+			 positive(r->recall), "accept", positive(r->accept), "took_s", r->took_ns / 1e9);
 }
 
 static json_t *findings_json(const struct odp_checked *c)

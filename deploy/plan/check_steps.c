@@ -2,14 +2,10 @@
 
 #include "common/base/clock.h"
 #include "deploy/plan/check_fit.h"
-#include "main-node/cluster/cluster_service.h"
-#include "main-node/engine/engine.h"
 
 #include <stdlib.h>
 
-#define PROMPT_TOKENS 4
 #define MOST_TOKENS 128
-#define MIN_TOKENS 8
 #define FIRST_STEPS 3 /* Buffers are new, and workers load what the text uses. */
 
 /* ---- What is left of a step ---- */
@@ -79,54 +75,34 @@ struct steps_check {
 	struct odp_known_times known;
 	struct odp_own_times own;
 	double way_ns[OD_MAX_HOSTS];
-	struct od_hosts hosts;
-	atomic_bool cancel; /* never true */
-	struct odm_engine *engine;
+	struct odp_text text;
 	struct odm_timeline_step *before; /* the record of the step before, until its end is known */
 	size_t n_seen;
 };
 
 /* Members have numbers of this cluster. */
-static void set_known(struct steps_check *s, struct odm_members *members, const struct odp_rates *rates)
+static void set_known(struct steps_check *s, const struct odp_rates *rates)
 {
-	s->known = (struct odp_known_times){ .config = s->o->model->config,
+	s->known = (struct odp_known_times){ .config = s->o->hosts.model->config,
 					     .layer_ns = rates->layer_ns,
 					     .head_ns = rates->head_ns,
 					     .way_ns = s->way_ns,
 					     .n_members = OD_MAX_HOSTS };
-	for (uint32_t i = 0; i < s->o->n; i++) {
+	for (uint32_t i = 0; i < s->o->hosts.n; i++) {
 		const struct odp_rates *r = &s->o->worker[i]->rates;
 		const double row_ns = r->link_rate > 0 ? s->o->row_bytes / r->link_rate * 1e9 : 0;
 		struct odm_member_facts f;
 
-		if (odm_members_facts(members, i, &f) && f.member.id < OD_MAX_HOSTS)
+		if (odm_members_facts(s->text.members, i, &f) && f.member.id < OD_MAX_HOSTS)
 			s->way_ns[f.member.id] = r->latency_ns + 2 * row_ns;
 		s->known.row_ns = row_ns > s->known.row_ns ? row_ns : s->known.row_ns;
 	}
 }
 
-static int open_engine(struct steps_check *s, const struct odp_rates *rates, struct od_err *err)
+static void take_records(void *arg)
 {
-	const struct od_forward_opts fo = odm_model_forward_opts(s->o->model);
-	struct odm_cluster_opts co = *s->o->cluster;
-	struct odm_expert_service *service;
-	struct odm_cluster *c;
-	int rc;
-
-	s->hosts = (struct od_hosts){ .host = s->o->host, .n = s->o->n };
-	co.hosts = &s->hosts;
-	co.cancel = &s->cancel;
-	rc = odm_cluster_open(&c, &co, err);
-	if (rc != OD_OK)
-		return rc;
-	set_known(s, odm_cluster_members(c), rates);
-	rc = odm_cluster_service_new(&service, c, &fo, err);
-	return rc == OD_OK ? odm_engine_open(&s->engine, s->o->model, service, err) : rc;
-}
-
-static void take_records(struct steps_check *s)
-{
-	struct odm_timeline *t = odm_engine_timeline(s->engine);
+	struct steps_check *s = arg;
+	struct odm_timeline *t = odm_engine_timeline(s->text.engine);
 	struct odm_timeline_step *r;
 
 	while ((r = odm_timeline_take(t)) != NULL) {
@@ -142,45 +118,29 @@ static void take_records(struct steps_check *s)
 	}
 }
 
-static int write_text(struct steps_check *s, struct od_err *err)
-{
-	const uint64_t until_ns = od_now_ns() + s->o->budget_ns, ctx = odm_engine_ctx(s->engine);
-	static const int32_t prompt[PROMPT_TOKENS] = { 1, 2, 3, 4 };
-	struct odm_request req = { .prompt = prompt,
-				   .n_prompt = PROMPT_TOKENS,
-				   .max_tokens = ctx > MOST_TOKENS + PROMPT_TOKENS ? MOST_TOKENS : ctx - PROMPT_TOKENS,
-				   .ignore_eos = true,
-				   .logprobs = -1 };
-	struct odm_sequence *q;
-	struct odm_result r = { 0 };
-	int rc;
-
-	if (ctx < PROMPT_TOKENS + MIN_TOKENS)
-		return od_fail(err, OD_ERR_RANGE, "a context of %llu tokens is too short to measure steps",
-			       (unsigned long long)ctx);
-	od_sampler_defaults(&req.sampling);
-	odm_timeline_watch(odm_engine_timeline(s->engine), true);
-	rc = odm_engine_submit(s->engine, &req, &q, err);
-	if (rc != OD_OK)
-		return rc;
-	while (odm_engine_work(s->engine)) {
-		take_records(s);
-		if (od_now_ns() > until_ns)
-			odm_sequence_cancel(q);
-	}
-	take_records(s);
-	if (s->before != NULL)
-		odm_timeline_give(odm_engine_timeline(s->engine), s->before);
-	rc = odm_sequence_take(q, &r, err);
-	odm_result_fini(&r);
-	return rc;
-}
-
 static double median_or_0(double *v, size_t n)
 {
 	const double median = n > 0 ? odp_median(v, n) : 0;
 
 	return median > 0 ? median : 0;
+}
+
+static int write_text(struct steps_check *s, struct od_err *err)
+{
+	struct odm_timeline *t = odm_engine_timeline(s->text.engine);
+	const struct odp_text_wish wish = { .first = 1,
+					    .tokens = MOST_TOKENS,
+					    .until_ns = od_now_ns() + s->o->budget_ns,
+					    .step = take_records,
+					    .arg = s };
+	int rc;
+
+	odm_timeline_watch(t, true);
+	rc = odp_text_write(&s->text, &wish, NULL, err);
+	take_records(s);
+	if (s->before != NULL)
+		odm_timeline_give(t, s->before);
+	return rc;
 }
 
 int odp_check_steps(struct odp_rates *rates, const struct odp_steps_check *o, struct od_err *err)
@@ -192,16 +152,18 @@ int odp_check_steps(struct odp_rates *rates, const struct odp_steps_check *o, st
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "steps");
 	s->o = o;
-	rc = open_engine(s, rates, err);
-	if (rc == OD_OK)
+	rc = odp_text_open(&s->text, &o->hosts, err);
+	if (rc == OD_OK) {
+		set_known(s, rates);
 		rc = write_text(s, err);
+	}
 	if (rc == OD_OK) {
 		layer_ns = median_or_0(s->own.layer_ns, s->own.n_layers);
 		step_ns = median_or_0(s->own.step_ns, s->own.n_steps) - layer_ns;
-		rates->own_ns = layer_ns + (step_ns > 0 ? step_ns / o->model->config->n_layers : 0);
+		rates->own_ns = layer_ns + (step_ns > 0 ? step_ns / o->hosts.model->config->n_layers : 0);
 		rates->fixed_ns += rates->own_ns;
 	}
-	odm_engine_close(s->engine);
+	odp_text_close(&s->text);
 	free(s);
 	return rc;
 }

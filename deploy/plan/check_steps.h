@@ -6,17 +6,13 @@
 #define ODP_CHECK_STEPS_H
 
 #include "deploy/plan/check_facts.h"
-#include "main-node/cluster/cluster_opts.h"
-#include "main-node/engine/model.h"
+#include "deploy/plan/check_text.h"
 #include "main-node/step/timeline.h"
 
-/* Workers [n] that have been measured, and are free now. */
+/* Workers that have been measured, and are free now. */
 struct odp_steps_check {
-	struct odm_model *model;
-	const struct odm_cluster_opts *cluster; /* its hosts are not used */
-	struct odp_checked *const *worker;
-	struct od_host *host; /* [n]: theirs; borrowed */
-	size_t n;
+	struct odp_text_hosts hosts;
+	struct odp_checked *const *worker; /* [hosts.n] */
 	double row_bytes;
 	uint64_t budget_ns;
 };

@@ -21,6 +21,8 @@ struct od_host_words odp_words_of(const struct odp_rates *r, double memory_bytes
 		.fixed_ms = r->speed <= 0	      ? 0 :
 			    fixed_ms > LEAST_FIXED_MS ? fixed_ms :
 							LEAST_FIXED_MS,
+		.recall = r->recall,
+		.accept = r->accept,
 	};
 }
 

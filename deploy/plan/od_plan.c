@@ -134,7 +134,8 @@ static void print_help(const struct od_arg *table, size_t n)
 	       "    worker 10.0.0.11  memory=12G read=3.5G speed=0.4 many=3 link=1G latency=0.2\n"
 	       "memory: what the daemon may use. read: stored experts, bytes a second. speed, many: 10^10 weights a second,\n"
 	       "with one row and with many. link: bits a second. latency: a round trip in ms. fixed: ms that a RUN, or a layer\n"
-	       "of main or a shadow, takes beside its products. od-plan --check HOSTS --write measures and writes them.\n"
+	       "of main or a shadow, takes beside its products. recall, accept: shares of the experts and of the tokens that\n"
+	       "a shadow predicts. od-plan --check HOSTS --write measures and writes them.\n"
 	       "Figures of a plan are simulated, not measured.\n"
 	       "Exit status: 0 it fits, or nothing is wrong; 1 it does not fit, something is wrong, or failed; 2 wrong usage.\n");
 	od_args_help(stdout, table, n);

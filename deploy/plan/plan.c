@@ -39,7 +39,8 @@ struct planning {
 	const struct od_host **of; /* [n]: the hosts file's, by the plan's */
 	struct odp_machine *worker; /* [n_workers, at least 1]: speed.cluster's */
 	struct odp_sim_block *block; /* [n_layers]: speed.model's, with what main reads in steps */
-	struct odp_synthetic *routes;
+	struct odp_synthetic *routes; /* with a shadow as guessing */
+	struct odp_guessing guessing;
 	struct odp_streamed streamed; /* main's dense weights, if step_bytes is not 0 */
 	bool slots_alone; /* workers keep no experts: all their memory is slots */
 };
@@ -502,9 +503,41 @@ static void take_blocks(const struct planning *g, struct odp_sim_model *model)
 		model->head_stream_bytes = g->streamed.head_bytes;
 }
 
-static void fill_speed(struct planning *g)
+/* How well a copy of this precision predicts: as the first shadow's line says, or as others of that precision do. */
+static struct odp_guessing guessing_of(const struct planning *g, enum od_precision precision)
+{
+	struct odp_synthetic_opts usual;
+	struct odp_guessing guessing;
+
+	odp_synthetic_defaults(&usual, precision);
+	guessing = (struct odp_guessing){ usual.recall, usual.draft_right };
+	for (size_t i = g->plan->n; i-- > 0 && !g->plan->alone;)
+		if (g->plan->host[i].role == ODP_SHADOW) {
+			const struct od_host_words *w = &g->of[i]->words;
+
+			guessing.recall = w->recall > 0 ? w->recall : guessing.recall;
+			guessing.accept = w->accept > 0 ? w->accept : guessing.accept;
+		}
+	return guessing;
+}
+
+/* Makes g->routes those with a shadow of this precision. */
+static int take_routes(struct planning *g, enum od_precision precision, struct od_err *err)
+{
+	const struct odp_sim_model m = odp_model_for_sim(g->model, OD_FORM_PLAIN, 0);
+	const struct odp_guessing wanted = guessing_of(g, precision);
+
+	if (g->routes != NULL && wanted.recall == g->guessing.recall && wanted.accept == g->guessing.accept)
+		return OD_OK;
+	odp_synthetic_free(g->routes);
+	g->guessing = wanted;
+	return odp_speed_routes(&g->routes, &m, &wanted, err);
+}
+
+static int fill_speed(struct planning *g, struct od_err *err)
 {
 	const struct odp_plan *p = g->plan;
+	const int rc = take_routes(g, p->shadow, err);
 
 	memcpy(g->block, g->model->block, g->model->config->n_layers * sizeof(*g->block));
 	for (uint32_t i = 0; p->streamed_bytes > 0 && i < g->model->config->n_layers; i++)
@@ -520,6 +553,7 @@ static void fill_speed(struct planning *g)
 		fill_alone(g);
 	else
 		fill_cluster(g);
+	return rc;
 }
 
 static int text_speed(const struct odp_speed_input *in, bool drafts, double *value, struct od_err *err)
@@ -563,7 +597,9 @@ static int try_workers(struct planning *g, uint32_t group_size, bool slots_alone
 	if (rc != OD_OK)
 		return rc;
 	count_kept(g->plan);
-	fill_speed(g);
+	rc = fill_speed(g, err);
+	if (rc != OD_OK)
+		return rc;
 	if (g->plan->shadow == 0)
 		return own_speed(&g->speed, value, &g->plan->next_gate, err);
 	rc = text_speed(&g->speed, false, value, err);
@@ -589,8 +625,8 @@ static int choose_workers(struct planning *g, struct od_err *err)
 	if (rc != OD_OK || p->n_problems > 0)
 		return rc;
 	if (p->alone) { /* od-main tries by itself whether predictions pay */
-		fill_speed(g);
-		return own_speed(&g->speed, &value, &p->next_gate, err);
+		rc = fill_speed(g, err);
+		return rc == OD_OK ? own_speed(&g->speed, &value, &p->next_gate, err) : rc;
 	}
 	for (int i = 0; rc == OD_OK && i < 4; i++) {
 		const uint32_t group = i % 2 == 0 ? usual : p->n_workers;
@@ -651,6 +687,8 @@ static int try_other_shadow(struct planning *g, struct od_err *err)
 	for (size_t i = 0; i < p->n; i++)
 		if (p->host[i].role == ODP_WORKER && &p->host[i] != best)
 			others[n++] = p->host[i].machine;
+	rc = take_routes(g, precision, err);
+	with.like = g->routes;
 	with.model = odp_model_for_sim(g->model, workers_form(p), precision);
 	take_blocks(g, &with.model);
 	with.cluster.worker = others;
@@ -658,8 +696,12 @@ static int try_other_shadow(struct planning *g, struct od_err *err)
 	with.cluster.group_size = p->group_size < n ? p->group_size : n;
 	with.cluster.has_shadow = true;
 	with.cluster.shadow = best->machine;
-	rc = text_speed(&with, true, &value, err);
+	if (rc == OD_OK)
+		rc = text_speed(&with, true, &value, err);
 	free(others);
+	if (rc == OD_OK)
+		rc = take_routes(g, p->shadow, err);
+	g->speed.like = g->routes;
 	if (rc == OD_OK && value > p->without_shadow) {
 		p->better_shadow = best;
 		p->better_precision = precision;
@@ -745,13 +787,6 @@ static int make_figures(struct planning *g, struct od_err *err)
 
 /* ---- the whole ---- */
 
-static int make_routes(struct planning *g, struct od_err *err)
-{
-	const struct odp_sim_model m = odp_model_for_sim(g->model, OD_FORM_PLAIN, 0);
-
-	return odp_speed_routes(&g->routes, &m, err);
-}
-
 static int open_planning(struct planning *g, struct od_err *err)
 {
 	struct odp_plan *p = g->plan;
@@ -774,8 +809,7 @@ static int open_planning(struct planning *g, struct od_err *err)
 	if (p->host == NULL || g->of == NULL || g->worker == NULL || g->block == NULL ||
 	    g->streamed.layer_bytes == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%zu hosts", n);
-	rc = g->o->hosts != NULL ? take_hosts(g, err) : take_this_machine(g, err);
-	return rc == OD_OK ? make_routes(g, err) : rc;
+	return g->o->hosts != NULL ? take_hosts(g, err) : take_this_machine(g, err);
 }
 
 int odp_plan_make(struct odp_plan *p, const struct odp_model *m, const struct odp_plan_opts *o, struct od_err *err)
@@ -790,8 +824,9 @@ int odp_plan_make(struct odp_plan *p, const struct odp_model *m, const struct od
 	if (rc == OD_OK)
 		count_kept(p);
 	if (rc == OD_OK && p->n_problems == 0) {
-		fill_speed(&g);
-		rc = judge_shadow(&g, err);
+		rc = fill_speed(&g, err);
+		if (rc == OD_OK)
+			rc = judge_shadow(&g, err);
 		if (rc == OD_OK)
 			rc = try_other_shadow(&g, err);
 		if (rc == OD_OK)

@@ -5,6 +5,7 @@
 #include "common/compute/device.h"
 #include "common/net/members_file.h"
 #include "deploy/plan/check_findings.h"
+#include "deploy/plan/check_guesses.h"
 #include "deploy/plan/check_hosts.h"
 #include "deploy/plan/check_main.h"
 #include "deploy/plan/check_report.h"
@@ -24,6 +25,7 @@
 #define WAIT_NS (5 * OD_NS_PER_S) /* for hosts that do not answer */
 #define MAIN_NS (5 * OD_NS_PER_S)
 #define STEPS_NS (5 * OD_NS_PER_S)
+#define GUESSES_NS (15 * OD_NS_PER_S)
 /* Time to measure all hosts together, and each. */
 #define HOSTS_NS (45 * OD_NS_PER_S)
 #define MOST_NS (6 * OD_NS_PER_S)
@@ -238,31 +240,55 @@ static void measure(struct plan_check *p)
 	measure_shadow(p);
 }
 
-/* Main's own time, when the meeting is over: the daemons serve one main at a time. */
-static void measure_steps(struct plan_check *p)
+/* The measured hosts of a role, behind those that are there. */
+static void add_measured(struct plan_check *p, enum od_node_kind role, struct odp_text_hosts *to,
+			 struct odp_checked **checked)
 {
-	struct odp_checked *worker[OD_MAX_HOSTS];
-	struct od_host *host = calloc(p->n_hosts, sizeof(*host));
-	struct odp_steps_check o = { .model = p->model,
-				     .cluster = &p->cluster,
-				     .worker = worker,
-				     .host = host,
+	for (size_t i = 0; i < p->n_hosts; i++)
+		if (p->host[i].measured && p->host[i].facts.member.role == role) {
+			checked[to->n] = &p->host[i];
+			to->host[to->n++] = p->keys.hosts.host[i];
+		}
+}
+
+/* Main's own time, and how well the shadow predicts. The meeting is over: the daemons serve one main at a time. */
+static void measure_texts(struct plan_check *p)
+{
+	struct odp_checked *checked[OD_MAX_HOSTS];
+	struct odp_text_hosts hosts = { .model = p->model,
+					.cluster = &p->cluster,
+					.host = calloc(p->n_hosts, sizeof(*hosts.host)) };
+	struct odp_steps_check o = { .worker = checked,
 				     .row_bytes = (double)odm_wire_rows_each(p->cluster.config, p->cluster.profile),
 				     .budget_ns = STEPS_NS };
+	struct odp_rates guesses = { 0 };
 	struct od_err err = { 0 };
+	size_t n_workers;
 
 	odp_meeting_close(p->meeting);
 	p->meeting = NULL;
-	for (size_t i = 0; host != NULL && i < p->n_hosts; i++)
-		if (p->host[i].measured && p->host[i].facts.member.role == OD_NODE_WORKER) {
-			worker[o.n] = &p->host[i];
-			host[o.n++] = p->keys.hosts.host[i];
-		}
-	if (o.n > 0 && p->main.measured && odp_check_steps(&p->main.rates, &o, &err) != OD_OK)
+	if (hosts.host == NULL)
+		return;
+	add_measured(p, OD_NODE_WORKER, &hosts, checked);
+	n_workers = hosts.n;
+	o.hosts = hosts;
+	if (n_workers > 0 && p->main.measured && odp_check_steps(&p->main.rates, &o, &err) != OD_OK)
 		odp_find(&p->main, ODP_NOTE, "steps", "",
 			 "the time of steps beside the forward pass could not be measured, and is left out: %s",
 			 err.msg);
-	free(host);
+	add_measured(p, OD_NODE_SHADOW, &hosts, checked);
+	if (n_workers > 0 && hosts.n > n_workers && odp_check_guesses(&guesses, &hosts, GUESSES_NS, &err) != OD_OK)
+		odp_find(checked[n_workers], ODP_NOTE, "predictions", "",
+			 "how well it predicts could not be measured, and is left out: %s", err.msg);
+	else if (hosts.n > n_workers && n_workers > 0 && !(guesses.recall > 0 && guesses.accept > 0))
+		odp_find(
+			checked[n_workers], ODP_NOTE, "predictions", "",
+			"texts showed too few predictions to tell how good they are: od-plan takes them as those of other copies");
+	for (size_t i = n_workers; i < hosts.n; i++) {
+		checked[i]->rates.recall = guesses.recall;
+		checked[i]->rates.accept = guesses.accept;
+	}
+	free(hosts.host);
 }
 
 /* ---- The hosts file ---- */
@@ -368,7 +394,7 @@ int odp_check(const struct odp_check_opts *o, FILE *out, bool *good, struct od_e
 	if (rc == OD_OK) {
 		ask(p);
 		measure(p);
-		measure_steps(p);
+		measure_texts(p);
 		writes = o->write && has_words(p);
 		rc = report(p, out, good, err);
 	}

@@ -139,19 +139,24 @@ static int warm_and_count(struct odp_sim *sim, struct odp_figure *f, const struc
 }
 
 static int make_routes(struct odp_synthetic **out, const struct odp_sim_model *m, const struct odp_synthetic *like,
-		       struct od_err *err)
+		       const struct odp_guessing *shadow, struct od_err *err)
 {
 	struct odp_synthetic_opts o = {
 		.n_moe = m->n_moe, .n_experts = m->n_experts, .top_k = m->top_k, .seed = SEED, .like = like
 	};
 
-	odp_synthetic_defaults(&o);
+	odp_synthetic_defaults(&o, OD_PRECISION_INT8);
+	if (shadow != NULL) {
+		o.recall = shadow->recall;
+		o.draft_right = shadow->accept;
+	}
 	return odp_synthetic_new(out, &o, err);
 }
 
-int odp_speed_routes(struct odp_synthetic **out, const struct odp_sim_model *m, struct od_err *err)
+int odp_speed_routes(struct odp_synthetic **out, const struct odp_sim_model *m, const struct odp_guessing *shadow,
+		     struct od_err *err)
 {
-	return make_routes(out, m, NULL, err);
+	return make_routes(out, m, NULL, shadow, err);
 }
 
 int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_err *err)
@@ -173,7 +178,7 @@ int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_
 	odm_main_opts_defaults(&defaults);
 	opts.hedge = defaults.cluster.hedge_percent / 100;
 	if (rc == OD_OK)
-		rc = make_routes(&routes, &in->model, in->like, err);
+		rc = make_routes(&routes, &in->model, in->like, NULL, err);
 	if (rc == OD_OK)
 		rc = odp_sim_new(&sim, &in->cluster, &in->model, &opts, err);
 	if (rc == OD_OK)

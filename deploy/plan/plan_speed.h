@@ -42,8 +42,13 @@ struct odp_speed_input {
 	const char *trace_path; /* odp_speed writes a Chrome trace there; NULL: it does not */
 };
 
-/* The routes that all runs of a model have; for odp_synthetic_free. */
-OD_MUST_CHECK int odp_speed_routes(struct odp_synthetic **out, const struct odp_sim_model *m, struct od_err *err);
+/* A shadow predicts these shares of the used experts and of the tokens. */
+struct odp_guessing {
+	double recall, accept;
+};
+/* The routes that all runs of a model have, with a shadow that predicts like that; for odp_synthetic_free. */
+OD_MUST_CHECK int odp_speed_routes(struct odp_synthetic **out, const struct odp_sim_model *m,
+				   const struct odp_guessing *shadow, struct od_err *err);
 /* f has kind, texts, prompt_tokens and drafts; the rest but limit and lifts is filled in. */
 OD_MUST_CHECK int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_err *err);
 /* Sets limit and lifts, too. */

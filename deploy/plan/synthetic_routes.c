@@ -27,13 +27,15 @@ struct odp_synthetic {
 	struct synthetic_text text[MAX_TEXTS];
 };
 
-void odp_synthetic_defaults(struct odp_synthetic_opts *o)
+void odp_synthetic_defaults(struct odp_synthetic_opts *o, enum od_precision precision)
 {
+	const bool nf4 = precision == OD_PRECISION_NF4;
+
 	o->skew = 0.3;
 	o->locality = 0.25;
-	o->recall = 0.996;
+	o->recall = nf4 ? 0.956 : 0.996;
 	o->gate_recall = 0.682;
-	o->draft_right = 0.984;
+	o->draft_right = nf4 ? 0.89 : 0.984;
 }
 
 /* ---- Random numbers: functions of what they are for ---- */

@@ -8,6 +8,7 @@
 #ifndef ODP_SYNTHETIC_ROUTES_H
 #define ODP_SYNTHETIC_ROUTES_H
 
+#include "common/pack/shadow/shadow_layout.h"
 #include "deploy/plan/routes.h"
 
 struct odp_synthetic_opts {
@@ -25,10 +26,9 @@ struct odp_synthetic_opts {
 
 /* Fills in what was measured on talebook-fine (10 layers, 4 of 32 experts): skew and locality, with which as many of a
  * token's experts are used by the next one (0.235) and by tokens of other texts (0.143; 0.125 at random) as in 1,536
- * tokens of 24 texts; recall and draft_right of an INT8 shadow, greedy; next-gate's recall: 61.4 % of all uses
- * (BENCHMARKS.md, rivals), of which it predicts nine layers in ten. Other models have others: the smaller the shadow's
- * precision, the smaller recall and draft_right. */
-void odp_synthetic_defaults(struct odp_synthetic_opts *o);
+ * tokens of 24 texts; recall and draft_right of a shadow of this precision, greedy; next-gate's recall: 61.4 % of all
+ * uses (BENCHMARKS.md, rivals), of which it predicts nine layers in ten. Other models have others. */
+void odp_synthetic_defaults(struct odp_synthetic_opts *o, enum od_precision precision);
 
 struct odp_synthetic;
 

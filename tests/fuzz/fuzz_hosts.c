@@ -19,7 +19,7 @@ static void check_words(const struct od_hosts *all, size_t i)
 
 	check(w->memory_bytes >= 0 && w->read_rate >= 0 && w->speed >= 0 && w->many >= 0 && w->link_bits >= 0 &&
 	      w->latency_ms >= 0 && w->fixed_ms >= 0);
-	len = snprintf(line, sizeof(line), "box%s", od_host_words_text(w, text, 200));
+	len = snprintf(line, sizeof(line), "box%s", od_host_words_text(w, text, 256));
 	check(od_hosts_parse(&again, line, (size_t)len, "line", &err) == OD_OK);
 	od_hosts_fini(&again);
 }

@@ -80,8 +80,11 @@ def a_good_cluster_is_good():
         m = h["measured"]
         assert h["told"]["experts_held"] == 1 and m["read_bytes"] > 0 and m["latency_ms"] > 0 and m["link_bits"] > 0, h
     assert r["main"]["measured"]["layer_ms"] > 0 and r["main"]["memory_bytes"] > 0, r
+    m = r["hosts"][0]["measured"]
+    assert m["recall"] > 0.99 and m["accept"] > 0.99, m  # a copy of the same weights
     p = check(hosts, ok=True)
     assert f"{hosts}: 3 of 3 hosts are good; nothing is wrong." in p.stdout and "latency" in p.stdout, p.stdout
+    assert re.search(rf"^shadow 127.0.0.1:{s.port} predicts \S+ % of the experts that are used, and \S+ % of the tokens$", p.stdout, re.M), p.stdout
     # Nothing of it is left: the cluster serves as if it had not been asked.
     assert generate("--workers", hosts, prompt=PROMPT, tokens=8)["token_ids"] == generate("--resident", prompt=PROMPT, tokens=8)["token_ids"]
     for d in (s, *w):
@@ -116,7 +119,7 @@ def what_is_measured_is_what_was_asked():
     shadow, worker, main = words(hosts)
     for d in (s, w):
         d.kill()
-    assert re.search(r"^shadow 127.0.0.1:\d+ memory=\S+ speed=\S+ many=\S+ link=\S+ latency=\S+ fixed=\S+ # s$", text, re.M), text
+    assert re.search(r"^shadow 127.0.0.1:\d+ memory=\S+ speed=\S+ many=\S+ link=\S+ latency=\S+ fixed=\S+(?: recall=\S+)?(?: accept=\S+)? # s$", text, re.M), text
     assert re.search(rf"^worker 127.0.0.1:{w.port} memory=\S+ read=\S+ speed=\S+ many=\S+ link=\S+ latency=\S+ fixed=\S+\t# w$", text, re.M), text
     assert re.search(r"^main \S+ memory=\S+ (?:read=\S+ )?speed=\S+ many=\S+ link=\S+ fixed=\S+$", text, re.M), text
     assert main["speed"] > 0 and worker["memory"] > 0, text

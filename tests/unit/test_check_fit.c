@@ -1,5 +1,6 @@
 /* Fits to measured times: against numpy (fit_table.py), and where a known machine made the points. */
 #include "deploy/plan/check_fit.h"
+#include "deploy/plan/check_guesses.h"
 #include "deploy/plan/check_shadow.h"
 #include "deploy/plan/check_steps.h"
 #include "deploy/plan/check_words.h"
@@ -140,6 +141,20 @@ static void layers_of_a_shadow(void **state)
 	expect_near(odp_fit_many(&l, 1e9, 16, 1e12), 1e9, 1e-6); /* slower than any */
 }
 
+static void guesses(void **state)
+{
+	struct odp_rates r = { 0 };
+
+	(void)state;
+	odp_take_guesses(&r, &(struct odp_guesses){ .uses = 200, .recalled = 190, .tokens = 50, .right = 45 });
+	expect_near(r.recall, 0.95, 1e-12);
+	expect_near(r.accept, 0.9, 1e-12);
+	odp_take_guesses(&r, &(struct odp_guesses){ .uses = 63, .recalled = 60, .tokens = 15, .right = 15 });
+	expect_near(r.recall + r.accept, 0, 0); /* too few to say */
+	odp_take_guesses(&r, &(struct odp_guesses){ .uses = 100, .tokens = 100 });
+	assert_true(r.recall > 0 && r.recall < 0.01 && r.accept > 0 && r.accept < 0.01); /* none is a word */
+}
+
 static void words(void **state)
 {
 	const struct odp_rates r = { .fixed_ns = 50000,
@@ -147,7 +162,9 @@ static void words(void **state)
 				     .many = 3e10,
 				     .read_rate = 2e9,
 				     .link_rate = 1.25e8,
-				     .latency_ns = 200000 };
+				     .latency_ns = 200000,
+				     .recall = 0.97,
+				     .accept = 0.9 };
 	const struct odp_rates none = { 0 };
 	const struct od_host_words w = odp_words_of(&r, 12e9, 0.5), unmeasured = odp_words_of(&none, 12e9, 1);
 
@@ -159,6 +176,8 @@ static void words(void **state)
 	expect_near(w.link_bits, 1e9, 1e-12);
 	expect_near(w.latency_ms, 0.2, 1e-12);
 	expect_near(w.fixed_ms, 0.05, 1e-12);
+	expect_near(w.recall, 0.97, 0);
+	expect_near(w.accept, 0.9, 0);
 	expect_near(unmeasured.memory_bytes, 12e9, 0);
 	expect_near(unmeasured.fixed_ms + unmeasured.speed + unmeasured.read_rate, 0, 0);
 	expect_near(odp_byte_share("int8", 0.9), 0.5, 1e-12);
@@ -226,6 +245,7 @@ int main(void)
 		cmocka_unit_test(flat_times),
 		cmocka_unit_test(anchors),
 		cmocka_unit_test(layers_of_a_shadow),
+		cmocka_unit_test(guesses),
 		cmocka_unit_test(words),
 	};
 

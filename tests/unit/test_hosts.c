@@ -83,14 +83,15 @@ static void expect_near(double found, double expected)
 
 static void test_words_of_a_machine(void **state)
 {
-	static const char text[] = "main box0:9 latency=0.2 memory=900MiB fixed=0.015 # here\n"
-				   "box1 link=2.5G speed=0.4 memory=12G read=3.5g many=3 latency=0.05\n"
-				   "shadow box2 link=100M\n"
-				   "box3 link=64e6 # link=1G\n"
-				   "main:7000\n";
+	static const char text[] =
+		"main box0:9 latency=0.2 memory=900MiB fixed=0.015 # here\n"
+		"box1 link=2.5G speed=0.4 memory=12G read=3.5g many=3 latency=0.05 accept=0.9 recall=1\n"
+		"shadow box2 link=100M\n"
+		"box3 link=64e6 # link=1G\n"
+		"main:7000\n";
 	struct od_host_words w;
 	struct od_hosts h;
-	char buf[200];
+	char buf[256];
 
 	(void)state;
 	parse(&h, text);
@@ -112,7 +113,7 @@ static void test_words_of_a_machine(void **state)
 	expect_near(h.host[2].words.link_bits, 6.4e7);
 	expect_host(&h, 3, OD_NODE_WORKER, "main", 7000, 5); /* a host of that name */
 	assert_string_equal(od_host_words_text(&h.host[0].words, buf, sizeof(buf)),
-			    " memory=12G read=3.5G speed=0.4 many=3 link=2.5G latency=0.05");
+			    " memory=12G read=3.5G speed=0.4 many=3 link=2.5G latency=0.05 recall=1 accept=0.9");
 	w = (struct od_host_words){ .memory_bytes = 1.23456e9, .speed = 1234567 };
 	assert_string_equal(od_host_words_text(&w, buf, sizeof(buf)), " memory=1.15G speed=1234567");
 	w = (struct od_host_words){ 0 };
@@ -158,15 +159,17 @@ static void test_what_it_may_not_say(void **state)
 		{ "box1 link=100\n", "link=: expected 1K to 10000G, found 100" },
 		{ "box1 link=G\n", "link=: expected bits a second such as 1G, found \"G\"" },
 		{ "box1 link=1GiB\n", "expected bits a second" },
+		{ "box1 recall=1.1\n", "recall=: expected 0.0001 to 1, found 1.1" },
+		{ "box1 accept=98\n", "accept=: expected 0.0001 to 1, found 98" },
 		{ "box1 latency=0\n", "latency=: expected 0.0001 to 100000, found 0" },
 		{ "Worker box2\n", "found \"Worker\"" },
 		{ "box1\n\nworker\n", "hosts.txt line 3: expected a host behind \"worker\"" },
 		{ "shadow # box\n", "expected a host behind \"shadow\"" },
 		{ "worker a=b\n", "expected a host, found \"a=b\"" },
 		{ "box1 weight=2\n",
-		  "expected key=, memory=, read=, speed=, many=, link=, latency= or fixed= after the host, found \"weight=2\"" },
+		  "expected key=, memory=, read=, speed=, many=, link=, latency=, fixed=, recall= or accept= after the host, found \"weight=2\"" },
 		{ "worker box1 weight=2\n",
-		  "expected key=, memory=, read=, speed=, many=, link=, latency= or fixed= after the host, found \"weight=2\"" },
+		  "expected key=, memory=, read=, speed=, many=, link=, latency=, fixed=, recall= or accept= after the host, found \"weight=2\"" },
 		{ "worker box1 box2\n", "after the host, found \"box2\"" },
 		{ "weight=2\n", "found \"weight=2\"" },
 		{ "box1:0\n", "hosts.txt line 1: port: expected 1 to 65535, found 0" },

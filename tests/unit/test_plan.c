@@ -147,6 +147,33 @@ static void a_predictor_that_pays(void **state)
 	odp_plan_fini(&p);
 }
 
+/* Tokens a second of 4 texts. */
+static double planned(const char *shadow_words, bool drafts)
+{
+	char text[400];
+	struct odp_plan p;
+	double value = 0;
+
+	snprintf(text, sizeof(text), GOOD_MAIN "%sshadow s memory=1G speed=4 link=1G%s\n",
+		 "worker a memory=57M read=20M speed=1 link=1G\nworker b memory=57M read=20M speed=1 link=1G\n",
+		 shadow_words);
+	make_plan(&p, text);
+	for (size_t i = 0; i < p.n_figures; i++)
+		if (p.figure[i].kind == ODP_DECODE && p.figure[i].texts == 4 && p.figure[i].drafts == drafts)
+			value = p.figure[i].value;
+	odp_plan_fini(&p);
+	return value;
+}
+
+/* A shadow's line may say how well it predicts; else it is as copies of its precision are. */
+static void a_shadow_that_guesses_worse(void **state)
+{
+	(void)state;
+	assert_true(planned("", true) == planned(" recall=0.996 accept=0.984", true));
+	assert_true(planned(" accept=0.5", true) < 0.9 * planned("", true));
+	assert_true(planned(" recall=0.5", false) < 0.9 * planned("", false));
+}
+
 /* Nothing depends on the machine that plans, or on chance. */
 static void equal_plans_are_equal(void **state)
 {
@@ -254,13 +281,10 @@ static void what_hosts_lack(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(costs_of_a_model),
-		cmocka_unit_test(a_plan_that_fits),
-		cmocka_unit_test(a_predictor_that_pays),
-		cmocka_unit_test(equal_plans_are_equal),
-		cmocka_unit_test(dense_weights_that_steps_read),
-		cmocka_unit_test(what_does_not_fit),
-		cmocka_unit_test(what_hosts_lack),
+		cmocka_unit_test(costs_of_a_model),	 cmocka_unit_test(a_plan_that_fits),
+		cmocka_unit_test(a_predictor_that_pays), cmocka_unit_test(a_shadow_that_guesses_worse),
+		cmocka_unit_test(equal_plans_are_equal), cmocka_unit_test(dense_weights_that_steps_read),
+		cmocka_unit_test(what_does_not_fit),	 cmocka_unit_test(what_hosts_lack),
 	};
 
 	return cmocka_run_group_tests_name("plan", tests, open_model, close_model);
