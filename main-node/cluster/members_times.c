@@ -26,7 +26,7 @@
 /* The quickest worker's, by kind. */
 struct best_times {
 	double ns[ODM_N_TIMES], spread[ODM_N_TIMES], latency, byte;
-	uint32_t n_workers, most_cached;
+	uint32_t n_workers, n_links, most_cached;
 };
 
 /* Enough is known of it to say that it differs from others. */
@@ -40,6 +40,15 @@ static bool counts(const struct member *m)
 	return m->host.role == OD_NODE_WORKER && m->state == M_READY && !m->distrusted;
 }
 
+static void add_link(struct best_times *best, const struct odm_link_cost *c)
+{
+	const double latency = odm_link_cost_latency(c), byte = odm_link_cost_byte(c);
+
+	best->latency = best->n_links == 0 ? latency : fmin(best->latency, latency);
+	best->byte = best->n_links == 0 ? byte : fmin(best->byte, byte);
+	best->n_links++;
+}
+
 static struct best_times find_best(const struct odm_members *ms)
 {
 	struct best_times best = { 0 };
@@ -49,10 +58,8 @@ static struct best_times find_best(const struct odm_members *ms)
 
 		if (!counts(m))
 			continue;
-		best.latency = best.n_workers == 0 ? odm_link_cost_latency(&m->cost) :
-						     fmin(best.latency, odm_link_cost_latency(&m->cost));
-		best.byte = best.n_workers == 0 ? odm_link_cost_byte(&m->cost) :
-						  fmin(best.byte, odm_link_cost_byte(&m->cost));
+		if (m->cost.measured)
+			add_link(&best, &m->cost);
 		best.n_workers++;
 		best.most_cached = m->cache_experts > best.most_cached ? m->cache_experts : best.most_cached;
 		for (int kind = 0; kind < ODM_N_TIMES; kind++) {

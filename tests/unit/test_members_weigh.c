@@ -1,0 +1,96 @@
+/* Decisions of main about its workers' links and times: members are made here as the loop thread leaves them. */
+#include "main-node/cluster/members_internal.h"
+#include "main-node/cluster/members_times.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define WORKERS 5
+#define LAYERS 10
+#define EXPERTS 8
+
+static const struct od_config config = {
+	.n_experts = EXPERTS, .n_moe = LAYERS, .top_k = 2, .hidden = 256, .intermediate = 256
+};
+static struct od_hosts hosts;
+static struct odm_cluster_opts cluster = { .config = &config, .hosts = &hosts };
+static struct member member[WORKERS];
+static uint8_t holds[WORKERS][LAYERS * EXPERTS / 8], cached[WORKERS][LAYERS * EXPERTS], held[LAYERS * EXPERTS / 8];
+
+/* Round trips of 1 ms, and 100 ns a byte. */
+static void measure_link(struct odm_link_cost *c)
+{
+	c->measured = true;
+	for (c->n_latencies = 0; c->n_latencies < ODM_LATENCIES; c->n_latencies++)
+		c->latency[c->n_latencies] = (double)OD_NS_PER_MS;
+	for (c->n_bytes = 0; c->n_bytes < ODM_BYTE_TIMES; c->n_bytes++)
+		c->byte[c->n_bytes] = 100;
+}
+
+/* n workers that are alike, and in use. */
+static void begin(struct odm_members *ms, uint32_t n)
+{
+	struct od_err err;
+
+	*ms = (struct odm_members){ .o = { .cluster = &cluster, .changed_fd = -1 }, .n = n, .n_listed = n };
+	pthread_mutex_init(&ms->lock, NULL);
+	ms->cached_bytes = LAYERS * EXPERTS;
+	ms->holds_bytes = sizeof(holds[0]);
+	ms->held = held;
+	assert_int_equal(odm_members_links_init(ms, &err), OD_OK);
+	memset(holds, 0, sizeof(holds));
+	memset(cached, 0, sizeof(cached));
+	for (uint32_t i = 0; i < n; i++) {
+		member[i] =
+			(struct member){ .ms = ms, .id = i, .state = M_READY, .holds = holds[i], .cached = cached[i] };
+		member[i].host.role = OD_NODE_WORKER;
+		member[i].pub = (struct odm_member){ .id = i, .role = OD_NODE_WORKER, .session = i + 1, .slots = 2 };
+		measure_link(&member[i].cost);
+		ms->member[i] = ms->listed[i] = &member[i];
+	}
+}
+
+static void end(struct odm_members *ms)
+{
+	odm_members_links_fini(ms);
+	pthread_mutex_destroy(&ms->lock);
+}
+
+static void a_link_that_is_not_measured_is_no_standard(void **state)
+{
+	struct odm_member worker[2];
+	struct odm_deal_times times[2];
+	struct odm_members ms;
+
+	(void)state;
+	for (uint32_t unmeasured = 0; unmeasured < 3; unmeasured++) {
+		begin(&ms, 3);
+		member[unmeasured].cost = (struct odm_link_cost){ 0 };
+		for (uint32_t i = 0, n = 0; i < 3; i++)
+			if (i != unmeasured)
+				worker[n++] = member[i].pub;
+		for (int uneven = 0; uneven < 2; uneven++) {
+			ms.uneven = uneven == 1;
+			odm_members_times(&ms, worker, 2, times);
+			for (int i = 0; i < 2; i++) {
+				assert_true(times[i].link > (double)OD_NS_PER_MS);
+				assert_true(times[i].row_link == 0);
+			}
+		}
+		end(&ms);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_link_that_is_not_measured_is_no_standard),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
