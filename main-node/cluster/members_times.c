@@ -20,13 +20,14 @@
 #define OTHER_CACHE 0.75 /* share of the largest one */
 #define TELL_RATIO 1.6 /* times what was told */
 #define TELL_CHECKS 4 /* in a row */
+#define ALL_HOMES (1 - 1e-6) /* shares that are all experts' together, but for rounding */
 #define HEADER_BYTES 200.0
 #define MOST_BYTES 8 /* a weight; a worker may say nonsense */
 
 /* The quickest worker's, by kind. */
 struct best_times {
 	double ns[ODM_N_TIMES], spread[ODM_N_TIMES], latency, byte;
-	uint32_t n_workers, n_links, most_cached;
+	uint32_t n_workers, n_links, n_caches, most_cached;
 };
 
 /* Enough is known of it to say that it differs from others. */
@@ -61,6 +62,7 @@ static struct best_times find_best(const struct odm_members *ms)
 		if (m->cost.measured)
 			add_link(&best, &m->cost);
 		best.n_workers++;
+		best.n_caches += m->pub.cache;
 		best.most_cached = m->cache_experts > best.most_cached ? m->cache_experts : best.most_cached;
 		for (int kind = 0; kind < ODM_N_TIMES; kind++) {
 			const struct odm_time_samples *s = &m->times.of[kind];
@@ -120,13 +122,29 @@ static bool is_unlike(const struct odm_members *ms, const struct member *m, cons
 	return slower;
 }
 
-/* Homes change only if shares do clearly, so that noise moves no expert. */
+/* Homes change only if shares do clearly, so that noise moves no expert; or if a worker has left with its own. */
+static bool homes_change(const struct odm_members *ms, const struct odm_home_share *share)
+{
+	double covered = 0;
+	uint32_t n = 0;
+	bool other = false;
+
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct member *m = ms->listed[i];
+
+		if (!counts(m))
+			continue;
+		other = odm_home_differs(m->home, share[n++].share) || other;
+		covered += m->home;
+	}
+	return other || covered < ALL_HOMES;
+}
+
 static void choose_homes(struct odm_members *ms, const struct best_times *best)
 {
 	struct odm_home_share *h = ms->home;
 	double from = 0;
 	uint32_t n = 0;
-	bool other = false;
 
 	for (uint32_t i = 0; i < ms->n_listed; i++) {
 		struct member *m = ms->listed[i];
@@ -139,13 +157,11 @@ static void choose_homes(struct odm_members *ms, const struct best_times *best)
 			m->home = 0;
 	}
 	odm_share_homes(h, n, ms->cached_bytes);
+	if (!homes_change(ms, h))
+		return;
 	n = 0;
 	for (uint32_t i = 0; i < ms->n_listed; i++)
-		if (counts(ms->listed[i]))
-			other = other || odm_home_differs(ms->listed[i]->home, h[n++].share);
-	n = 0;
-	for (uint32_t i = 0; i < ms->n_listed; i++)
-		if (counts(ms->listed[i]) && other) {
+		if (counts(ms->listed[i])) {
 			ms->listed[i]->home = h[n++].share;
 			ms->listed[i]->homes_from = from;
 			from += ms->listed[i]->home;
@@ -185,7 +201,7 @@ void odm_members_compare(struct odm_members *ms)
 		ms->shape.expert.run = best.ns[ODM_TIME_RUN];
 	if (best.ns[ODM_TIME_ROW] > 0)
 		ms->shape.expert.row = best.ns[ODM_TIME_ROW];
-	if (best.most_cached > 0)
+	if (best.n_caches > 0)
 		choose_homes(ms, &best);
 }
 

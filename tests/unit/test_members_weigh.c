@@ -86,10 +86,57 @@ static void a_link_that_is_not_measured_is_no_standard(void **state)
 	}
 }
 
+static double sum_of_homes(uint32_t n)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += member[i].home;
+	return sum;
+}
+
+static void homes_of_a_worker_that_left_are_shared(void **state)
+{
+	struct odm_members ms;
+
+	(void)state;
+	begin(&ms, WORKERS);
+	for (uint32_t i = 0; i < WORKERS; i++) {
+		member[i].pub.cache = true;
+		member[i].cache_experts = LAYERS * EXPERTS;
+	}
+	odm_members_compare(&ms);
+	for (uint32_t i = 0; i < WORKERS; i++)
+		assert_float_equal(member[i].home, 1.0 / WORKERS, 1e-6);
+	ms.n_listed--; /* it is no longer in the hosts file */
+	odm_members_compare(&ms);
+	for (uint32_t i = 0; i < WORKERS - 1; i++)
+		assert_float_equal(member[i].home, 1.0 / (WORKERS - 1), 1e-6);
+	end(&ms);
+}
+
+/* A cache of less than one expert in BF16 may hold several that are stored in fewer bits. */
+static void small_caches_have_homes(void **state)
+{
+	struct odm_members ms;
+
+	(void)state;
+	begin(&ms, 4);
+	for (uint32_t i = 0; i < 4; i++)
+		member[i].pub.cache = true;
+	odm_members_compare(&ms);
+	assert_float_equal(sum_of_homes(4), 1, 1e-6);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_float_equal(member[i].home, 0.25, 1e-6);
+	end(&ms);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_link_that_is_not_measured_is_no_standard),
+		cmocka_unit_test(homes_of_a_worker_that_left_are_shared),
+		cmocka_unit_test(small_caches_have_homes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
