@@ -189,6 +189,8 @@ void odm_members_weigh(struct odm_members *ms); /* decides again who is used */
 /* Under the lock: decides whether workers are alike, and whose home experts are. */
 void odm_members_compare(struct odm_members *ms);
 void odm_members_tell_times(struct odm_members *ms); /* loop thread */
+/* A cache of this size holds so many experts in BF16; not more than there are, whatever a worker says. */
+uint32_t odm_members_cache_experts(const struct odm_members *ms, uint64_t cache_bytes);
 
 /* ---- members_shadow.c ---- */
 

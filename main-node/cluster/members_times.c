@@ -22,7 +22,8 @@
 #define TELL_CHECKS 4 /* in a row */
 #define ALL_HOMES (1 - 1e-6) /* shares that are all experts' together, but for rounding */
 #define HEADER_BYTES 200.0
-#define MOST_BYTES 8 /* a weight; a worker may say nonsense */
+#define LEAST_BYTES 0.0625 /* a weight; a worker may say nonsense */
+#define MOST_BYTES 8
 
 /* The quickest worker's, by kind. */
 struct best_times {
@@ -168,6 +169,11 @@ static void choose_homes(struct odm_members *ms, const struct best_times *best)
 		}
 }
 
+uint32_t odm_members_cache_experts(const struct odm_members *ms, uint64_t cache_bytes)
+{
+	return (uint32_t)fmin((double)cache_bytes / (2 * ms->expert_weights), (double)ms->cached_bytes);
+}
+
 static uint32_t count_cached(const struct odm_members *ms, const struct member *m)
 {
 	uint32_t n = 0;
@@ -294,10 +300,12 @@ struct odm_many_times odm_members_many(struct odm_members *ms, const struct odm_
 
 void odm_members_worked(struct odm_members *ms, uint32_t id, const struct odm_layer_report *r)
 {
+	const double bytes = r->n_loads > 0 ? (double)r->loaded_bytes / r->n_loads : 0;
+
 	pthread_mutex_lock(&ms->lock);
 	odm_times_add(&ms->member[id]->times, r, od_now_ns());
-	if (r->n_loads > 0 && (double)r->loaded_bytes < MOST_BYTES * ms->expert_weights * r->n_loads)
-		ms->load_bytes += ((double)r->loaded_bytes / r->n_loads - ms->load_bytes) / 16;
+	if (bytes > LEAST_BYTES * ms->expert_weights && bytes < MOST_BYTES * ms->expert_weights)
+		ms->load_bytes += (bytes - ms->load_bytes) / 16;
 	pthread_mutex_unlock(&ms->lock);
 }
 

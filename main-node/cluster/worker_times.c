@@ -7,6 +7,7 @@
 #define QUICKER 0.7 /* times the median: such a sample says that the worker has become quicker */
 #define LOAD_NS_PER_WEIGHT 0.25
 #define RUN_NS_PER_WEIGHT 0.05
+#define LEAST_NS 0.001 /* no time is shorter, so that times can be divided; a loaded byte takes longer than this */
 #define TRIAL_SHARE 0.02 /* time for trials of workers that get no work */
 
 static double ring_median(const double *of, uint32_t n)
@@ -32,7 +33,7 @@ static void add_sample(struct odm_time_samples *s, double ns, uint64_t now)
 {
 	if (ns >= QUICKER * odm_time_median(s))
 		s->last_ns = now;
-	s->ns[s->n++ % ODM_TIME_SAMPLES] = ns;
+	s->ns[s->n++ % ODM_TIME_SAMPLES] = fmax(ns, LEAST_NS);
 	if (s->n == 2 * ODM_TIME_SAMPLES) /* it never overflows */
 		s->n = ODM_TIME_SAMPLES;
 }

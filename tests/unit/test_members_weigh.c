@@ -2,6 +2,7 @@
 #include "main-node/cluster/members_internal.h"
 #include "main-node/cluster/members_times.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -131,12 +132,59 @@ static void small_caches_have_homes(void **state)
 	end(&ms);
 }
 
+/* A worker may say anything. */
+static void absurd_numbers_do_no_harm(void **state)
+{
+	static const struct odm_layer_report absurd[] = {
+		{ .n_experts = 2, .n_pairs = 2, .n_loads = 2, .loaded_bytes = UINT64_MAX },
+		{ .n_experts = 2, .n_pairs = 2, .n_loads = 2, .loaded_bytes = 2, .load_ns = 1e15 },
+	};
+	const struct odm_layer_report honest = { .n_experts = 1,
+						 .n_pairs = 1,
+						 .n_loads = 1,
+						 .compute_ns = 1e6,
+						 .load_ns = 1e7,
+						 .loaded_bytes = 3 * 256 * 256 * 2 };
+	struct odm_deal_times times[2];
+	struct odm_member worker[2];
+	struct odm_members ms;
+	double load_bytes;
+
+	(void)state;
+	begin(&ms, 2);
+	assert_int_equal(odm_members_cache_experts(&ms, UINT64_MAX), LAYERS * EXPERTS);
+	assert_int_equal(odm_members_cache_experts(&ms, 3 * 256 * 256 * 2 * 5), 5);
+	load_bytes = ms.load_bytes;
+	for (size_t k = 0; k < sizeof(absurd) / sizeof(absurd[0]); k++) {
+		for (int i = 0; i < 2 * ODM_TIME_SAMPLES; i++) {
+			odm_members_worked(&ms, 0, &absurd[k]);
+			odm_members_worked(&ms, 1, &honest);
+			odm_members_compare(&ms);
+			odm_members_tell_times(&ms);
+		}
+		assert_float_equal(ms.load_bytes, load_bytes, 1);
+		for (int i = 0; i < 2; i++) {
+			worker[i] = member[i].pub;
+			assert_true(isfinite(member[i].told_ratio));
+		}
+		odm_members_times(&ms, worker, 2, times);
+		for (int i = 0; i < 2; i++) {
+			const struct odm_expert_times *t = &times[i].expert;
+
+			assert_true(t->load > 0 && isfinite(t->load) && t->run > 0 && isfinite(t->run));
+			assert_true(t->row > 0 && isfinite(t->row));
+		}
+	}
+	end(&ms);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_link_that_is_not_measured_is_no_standard),
 		cmocka_unit_test(homes_of_a_worker_that_left_are_shared),
 		cmocka_unit_test(small_caches_have_homes),
+		cmocka_unit_test(absurd_numbers_do_no_harm),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
