@@ -218,7 +218,7 @@ static void send_wants(struct odm_cluster *c)
 		find_workers(c, w->worker, w->n);
 		find_workers(c, w->worker_before, w->n_before);
 		odm_want_target_choose(&c->target, &c->groups, c->slots, od_now_ns());
-		for (uint32_t i = 0; i < c->groups.n_workers; i++) {
+		for (uint32_t i = 0; i < c->view.n_workers; i++) {
 			if (odm_want_changed(&c->target, i) || (joined && odm_want_concerns(&c->target, i)))
 				send_want(c, i, w);
 		}
@@ -228,7 +228,7 @@ static void send_wants(struct odm_cluster *c)
 		if (odm_predictions_placed(c->predictions, w))
 			continue;
 		/* The router spoke meanwhile: its CLOSEs may not have met these, and RUNs ask for what is needed. */
-		for (uint32_t i = 0; i < c->groups.n_workers; i++) {
+		for (uint32_t i = 0; i < c->view.n_workers; i++) {
 			if (odm_want_concerns(&c->target, i))
 				send_close(c, c->view.worker[i].id, w->step, w->m);
 		}

@@ -12,7 +12,7 @@ static bool make_lists(struct odm_want_lists *l, uint32_t n_experts, uint32_t ma
 
 int odm_want_target_init(struct odm_want_target *p, uint32_t n_experts, uint32_t max_workers, struct od_err *err)
 {
-	*p = (struct odm_want_target){ 0 };
+	*p = (struct odm_want_target){ .max_workers = max_workers };
 	p->want.expert = calloc(n_experts, sizeof(*p->want.expert));
 	p->want.worker = calloc(n_experts, sizeof(*p->want.worker));
 	p->want.expert_before = calloc(n_experts, sizeof(*p->want.expert_before));
@@ -178,8 +178,9 @@ void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *
 		w->worker[n++] = to;
 	}
 	w->n = n;
-	sort_out(&p->list, g->n_workers, w->expert, w->worker, w->n);
-	sort_out(&p->before, g->n_workers, w->expert_before, w->worker_before, w->n_before);
+	/* Workers behind the group's get nothing more, and must hear that what they had is void. */
+	sort_out(&p->list, p->max_workers, w->expert, w->worker, w->n);
+	sort_out(&p->before, p->max_workers, w->expert_before, w->worker_before, w->n_before);
 }
 
 static uint32_t length(const struct odm_want_lists *l, uint32_t worker)

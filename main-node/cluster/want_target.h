@@ -28,6 +28,7 @@ struct odm_want_target {
 	uint32_t *rows; /* [n_experts] */
 	uint32_t *keep; /* [n_experts]: by expert */
 	uint32_t *scratch; /* for odm_deal */
+	uint32_t max_workers;
 	uint32_t *n; /* [max_workers]: experts of the layer on each worker */
 	struct odm_backlog backlog;
 	struct odm_deal_times *times; /* [max_workers] */
@@ -43,8 +44,9 @@ void odm_want_target_fini(struct odm_want_target *p); /* all zero is fine */
  * each worker. */
 void odm_want_target_choose(struct odm_want_target *p, const struct odm_groups *g, const uint32_t *slots, uint64_t now);
 
-/* After odm_want_target_choose: true when the worker's list differs from the previous one, given by
- * p->want.expert_before and worker_before (indices as in worker; ODM_NOBODY: a worker that has left). */
+/* After odm_want_target_choose, of any worker of the view, also one that gets no experts: true when the worker's list
+ * differs from the previous one, given by p->want.expert_before and worker_before (indices as in worker; ODM_NOBODY: a
+ * worker that has left). */
 bool odm_want_changed(const struct odm_want_target *p, uint32_t worker);
 /* True: the worker's list, or its previous one, is not empty. */
 bool odm_want_concerns(const struct odm_want_target *p, uint32_t worker);

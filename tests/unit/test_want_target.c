@@ -282,6 +282,27 @@ static void who_must_hear_of_it(void **state)
 	odm_want_target_fini(&p);
 }
 
+/* Half of the workers get nothing from now on: they must hear that what they had is void. */
+static void who_is_passed_over_hears_of_it(void **state)
+{
+	struct odm_groups g = odm_groups_make(WORKERS / 2, 0, 2, 12);
+	struct odm_want_target p;
+
+	(void)state;
+	g.times = alike_workers(WORKERS);
+	make(&p);
+	want(&p, 1, 3, 2, 2, (const uint16_t[]){ 9, 4 });
+	p.want.n_before = 2;
+	memcpy(p.want.expert_before, p.want.expert, 2 * sizeof(*p.want.expert));
+	p.want.worker[0] = p.want.worker_before[0] = WORKERS - 1;
+	p.want.worker[1] = p.want.worker_before[1] = 0;
+	odm_want_target_choose(&p, &g, two_slots, 0);
+	assert_true(p.want.worker[0] < WORKERS / 2);
+	assert_true(odm_want_changed(&p, WORKERS - 1) && odm_want_concerns(&p, WORKERS - 1));
+	assert_int_equal(p.list.begin[WORKERS], p.list.begin[WORKERS - 1]); /* an empty list */
+	odm_want_target_fini(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -293,6 +314,7 @@ int main(void)
 		cmocka_unit_test(many_experts_lie_over_all_workers),
 		cmocka_unit_test(a_prompts_layers_are_dealt_each_for_itself),
 		cmocka_unit_test(who_must_hear_of_it),
+		cmocka_unit_test(who_is_passed_over_hears_of_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
