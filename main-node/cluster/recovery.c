@@ -233,7 +233,19 @@ static void drop_held(struct odm_recovery *r)
 	r->unserved_ns = 0;
 }
 
-/* A worker that is away may be back within a while: then what was set aside goes on. */
+/* Workers have joined, and groups are others. What was set aside goes on; other pieces go on where they are, but their
+ * next attempts begin with the first worker of the new order. */
+static void begin_anew(struct odm_recovery *r)
+{
+	r->unserved_ns = 0;
+	for (struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;) {
+		p->n_passed = 0;
+		if (is_held(p))
+			begin_again(r, p);
+	}
+}
+
+/* A worker that is away may be back within a while. */
 int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 {
 	bool awaited;
@@ -242,10 +254,7 @@ int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 		return OD_OK;
 	awaited = odm_members_awaited(members(r)); /* first: one that comes now is seen below */
 	if (odm_links_join(r->net)) {
-		r->unserved_ns = 0;
-		for (struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;)
-			if (is_held(p))
-				begin_again(r, p);
+		begin_anew(r);
 		return OD_OK;
 	}
 	if ((awaited || r->net->n_joining > 0) && od_now_ns() < r->unserved_ns)

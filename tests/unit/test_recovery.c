@@ -124,10 +124,19 @@ bool odm_links_alive(struct odm_links *l, uint32_t i)
 	return l->link[i].session != 0 && !worker[i].gone;
 }
 
+/* Until then no worker joins; then these do, and the first ones keep their indices. */
+static uint32_t n_joined;
+
 bool odm_links_join(struct odm_links *l)
 {
-	(void)l;
-	return false;
+	if (n_joined == 0)
+		return false;
+	l->view.n_workers = n_joined;
+	l->groups = odm_groups_make(n_joined, n_joined, 1, 1);
+	l->groups.still = true;
+	l->groups.times = alike_workers(n_joined);
+	n_joined = 0;
+	return true;
 }
 
 int odm_links_none_left(struct odm_links *l, struct od_err *err)
@@ -190,6 +199,7 @@ static void begin(uint32_t n_workers, size_t n_rows)
 	memset(&w, 0, sizeof(w));
 	memset(worker, 0, sizeof(worker));
 	was_served = false;
+	n_joined = 0;
 	clock_ms = 1000000;
 	w.net.link = w.link;
 	w.net.view.n_workers = n_workers;
@@ -543,6 +553,42 @@ static void one_that_dies_lets_nobody_be_passed_over(void **state)
 	}
 }
 
+/* Groups are made anew when a worker joins: one that still has its expert elsewhere counts from the beginning. */
+static void one_that_joins_is_asked_for_every_expert(void **state)
+{
+	static uint16_t expert[] = { 0, 1 };
+	Od__ExpertResult x = OD__EXPERT_RESULT__INIT;
+	struct odm_piece *p;
+
+	(void)state;
+	x.code = OD_ERR_NOMEM;
+	x.reason = (char *)"so it says";
+	begin(2, 2);
+	w.link[2] = (struct odm_link){ .member = 2, .session = 3, .attached = true };
+	w.net.groups = odm_groups_make(2, 2, 1, 1); /* one group of both */
+	w.net.groups.times = alike_workers(2);
+	w.call.expert = expert;
+	odm_pieces_deal(w.work, &w.call, &w.net.groups, NULL, NULL);
+	odm_pieces_cut(w.work, &w.call, 64);
+	assert_int_equal(w.work[0].n, 2);
+	p = w.work[0].piece;
+	for (int i = 0; i < 3; i++) /* nobody runs the first one, and one still has the second */
+		if (p[0].worker != ODM_NOBODY)
+			odm_recovery_failed(&w.recovery, &p[0], &x);
+	assert_int_equal(p[0].worker, ODM_NOBODY);
+	odm_recovery_failed(&w.recovery, &p[1], &x);
+	assert_true(p[1].worker < 2);
+	n_joined = 3;
+	assert_int_equal(odm_recovery_serve(&w.recovery, &error), OD_OK);
+	assert_int_not_equal(p[0].worker, ODM_NOBODY);
+	for (int i = 0; i < 3 && p[1].worker != 2; i++) {
+		odm_recovery_failed(&w.recovery, &p[1], &x);
+		assert_int_not_equal(p[1].worker, ODM_NOBODY);
+	}
+	assert_int_equal(p[1].worker, 2);
+	odm_pieces_fini(w.work);
+}
+
 /* Another worker runs it in any case; of damage the next steps must know. */
 static void what_is_damaged_is_told(void **state)
 {
@@ -707,6 +753,7 @@ int main(void)
 		cmocka_unit_test(when_all_are_dead_there_is_an_error),
 		cmocka_unit_test(pieces_of_both_halves_move),
 		cmocka_unit_test(one_that_dies_lets_nobody_be_passed_over),
+		cmocka_unit_test(one_that_joins_is_asked_for_every_expert),
 		cmocka_unit_test(what_is_damaged_is_told),
 		cmocka_unit_test(what_a_late_worker_owes_is_asked_of_another_too),
 		cmocka_unit_test(nobody_is_overtaken_when_nobody_is_quicker),
