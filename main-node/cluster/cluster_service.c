@@ -148,6 +148,16 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	return OD_OK;
 }
 
+/* The answers to its RUNs do not count any more. */
+static void give_up_rows(struct service *s)
+{
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
+		s->net.link[w].held_bytes = 0;
+	if (s->many_in_flight)
+		odm_members_give_up(odm_cluster_members(s->cluster));
+	s->many_in_flight = false;
+}
+
 static void end_step(struct odm_expert_service *base, const struct odm_step *step)
 {
 	struct service *s = (struct service *)base;
@@ -166,6 +176,7 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, step, s->o.config->n_layers - 1);
 	for (size_t i = 0; i < ODM_HALVES; i++)
 		odm_pieces_end(&s->work[i]);
+	give_up_rows(s);
 	s->open[step->phase].step = NULL;
 }
 

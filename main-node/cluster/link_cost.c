@@ -14,6 +14,7 @@
 #define PROBE_SHARE 20 /* a slow link that is used has little time for probes: a twentieth */
 #define PROBE_AGAIN_NS (150 * OD_NS_PER_MS) /* while it is passed over, or may be, or is new */
 #define MEASURE_NS (600 * OD_NS_PER_MS)
+#define GIVEN_UP_NS (2 * OD_NS_PER_S) /* until rows that were given up, and their answers, are through */
 #define FEWEST_PROBES 2 /* before it is used */
 #define MOST_PROBES 16
 #define GOOD_ENOUGH 3 /* decisions, before it is used again */
@@ -52,6 +53,8 @@ void odm_link_cost_begin(struct odm_link_cost *c, uint64_t now, bool another)
 
 void odm_link_cost_sent(struct odm_link_cost *c, uint64_t sequence, uint32_t bytes, uint64_t now)
 {
+	if (c->given_up_ns != 0 && now - c->given_up_ns >= GIVEN_UP_NS)
+		odm_link_cost_in_flight(c, 0);
 	if (c->n_echoes == ODM_LINK_ECHOES) /* no answer for seconds: the oldest says how long */
 		return;
 	c->echo[c->n_echoes++] = (struct odm_link_echo){
@@ -67,8 +70,14 @@ void odm_link_cost_sent(struct odm_link_cost *c, uint64_t sequence, uint32_t byt
 void odm_link_cost_in_flight(struct odm_link_cost *c, uint64_t bytes)
 {
 	c->run_bytes = bytes;
+	c->given_up_ns = 0;
 	for (uint32_t i = 0; i < c->n_echoes && bytes > 0; i++)
 		c->echo[i].waits = true;
+}
+
+void odm_link_cost_give_up(struct odm_link_cost *c, uint64_t now)
+{
+	c->given_up_ns = now;
 }
 
 static double shortest(const double *of, uint32_t n)

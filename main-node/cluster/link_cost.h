@@ -50,6 +50,7 @@ struct odm_link_cost {
 	bool has_probe; /* one is on its way */
 	bool measured; /* well enough to be used */
 	uint64_t run_bytes; /* rows on their way through main's port, if these are many */
+	uint64_t given_up_ns; /* since then nobody waits for these rows; 0: somebody does */
 	/* The decision. */
 	bool passed[ODM_N_DEALS]; /* gets no experts of this kind; [ODM_DEAL_FEW]: none at all */
 	bool worth[ODM_N_DEALS]; /* scratch */
@@ -63,6 +64,8 @@ void odm_link_cost_begin(struct odm_link_cost *c, uint64_t now, bool another);
 void odm_link_cost_sent(struct odm_link_cost *c, uint64_t sequence, uint32_t bytes, uint64_t now);
 /* So many bytes of rows are on their way through main's port, in front of PINGs. */
 void odm_link_cost_in_flight(struct odm_link_cost *c, uint64_t bytes);
+/* The step of these rows was given up: they are through within a while, which nobody will say. */
+void odm_link_cost_give_up(struct odm_link_cost *c, uint64_t now);
 /* The answer to that PING, with this much padding. */
 void odm_link_cost_echo(struct odm_link_cost *c, uint64_t sequence, size_t bytes, uint64_t now);
 /* Bytes of the probe that is due; 0: none is. */

@@ -230,6 +230,14 @@ void odm_members_in_flight(struct odm_members *ms, uint64_t bytes)
 	pthread_mutex_unlock(&ms->lock);
 }
 
+void odm_members_give_up(struct odm_members *ms)
+{
+	pthread_mutex_lock(&ms->lock);
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		odm_link_cost_give_up(&ms->listed[i]->cost, od_now_ns());
+	pthread_mutex_unlock(&ms->lock);
+}
+
 bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, uint32_t n, double took_ns, double times)
 {
 	bool late = false;

@@ -8,6 +8,8 @@
 
 /* Engine thread: row bytes of RUNs on their way, if these are many; all heartbeats wait behind them. */
 void odm_members_in_flight(struct odm_members *ms, uint64_t bytes);
+/* Engine thread: their step was given up, and nothing will be said about these bytes. */
+void odm_members_give_up(struct odm_members *ms);
 /* Engine thread: its answer for n experts is late. took_ns: it has taken so long, `times` as long as it should, that
  * nothing excuses it; 0: only its link may be late. True: it is late indeed, because a heartbeat is late, too, or
  * took_ns is given. It gets less work, or for its link none. May raise the epoch. */

@@ -201,6 +201,26 @@ static void slow_links_are_passed_over_as_soon_as_they_are_known(void **state)
 	}
 }
 
+/* Main does not hear the answers to rows of a text that was cancelled. */
+static void links_are_measured_after_a_text_was_cancelled(void **state)
+{
+	(void)state;
+	begin(2);
+	run_ms(&small, 2, 3000);
+	for (uint32_t i = 0; i < 2; i++) {
+		odm_link_cost_in_flight(&link_of[i].cost, 1000000);
+		odm_link_cost_give_up(&link_of[i].cost, now);
+		link_of[i].free_ns = now + 1000 * MS; /* PINGs wait behind the rows */
+	}
+	run_ms(&small, 2, 3000);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_true(odm_link_cost_latency(&link_of[i].cost) < 2 * MS);
+	assert_int_equal(used(2, ODM_DEAL_FEW), 3);
+	slow(1, 1e6);
+	run_ms(&small, 2, 4000);
+	assert_int_equal(used(2, ODM_DEAL_FEW), 1);
+}
+
 static void a_link_that_changes_is_left_and_taken_again(void **state)
 {
 	(void)state;
@@ -294,6 +314,7 @@ int main(void)
 		cmocka_unit_test(equal_links_are_all_used_for_ever),
 		cmocka_unit_test(probes_that_seem_quick_make_no_other_link_slow),
 		cmocka_unit_test(slow_links_are_passed_over_as_soon_as_they_are_known),
+		cmocka_unit_test(links_are_measured_after_a_text_was_cancelled),
 		cmocka_unit_test(a_link_that_changes_is_left_and_taken_again),
 		cmocka_unit_test(one_that_loses_packets_is_passed_over),
 		cmocka_unit_test(what_a_link_costs_is_compared_with_the_work),
