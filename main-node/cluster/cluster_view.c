@@ -1,5 +1,6 @@
 #include "main-node/cluster/cluster_view.h"
 
+#include "main-node/cluster/members_links.h"
 #include "main-node/cluster/members_look.h"
 #include "main-node/cluster/members_times.h"
 
@@ -353,6 +354,16 @@ static void put_last(struct odm_links *l, uint32_t worker)
 	l->view.worker[last] = member;
 }
 
+static bool others_have_all(const struct odm_links *l)
+{
+	uint32_t id[OD_MAX_HOSTS], n = 0;
+
+	for (uint32_t i = 0; i < l->view.n_few; i++)
+		if (!l->link[i].watch.late)
+			id[n++] = l->view.worker[i].id;
+	return odm_members_have_all(odm_cluster_members(l->cluster), id, n);
+}
+
 void odm_links_avoid_late(struct odm_links *l)
 {
 	uint32_t late = 0, late_many = 0;
@@ -363,6 +374,11 @@ void odm_links_avoid_late(struct odm_links *l)
 	}
 	if (late == 0 || late == l->view.n_few)
 		return;
+	if (!others_have_all(l)) {
+		for (uint32_t i = 0; i < l->view.n_few; i++)
+			l->link[i].watch.late = false;
+		return;
+	}
 	/* From the last one on: put_last() moves only workers behind i. */
 	for (uint32_t i = l->view.n_few; i-- > 0;) {
 		if (l->link[i].watch.late)

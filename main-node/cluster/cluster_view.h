@@ -55,7 +55,8 @@ bool odm_links_attach(struct odm_links *l);
  * indices stay. True: at least one joined. Links of lost workers must be closed before. */
 bool odm_links_join(struct odm_links *l);
 /* Between layers: the rest of the step goes on without workers that were late in it (data_link.h). Indices in the view
- * change. */
+ * change. If some experts are in the shares of these only (od-pack --share), they stay, and may be late again: others
+ * would be asked for each of these experts first. */
 void odm_links_avoid_late(struct odm_links *l);
 /* Any thread: sets and returns the error of a step that has no worker left. */
 int odm_links_none_left(struct odm_links *l, struct od_err *err);

@@ -31,7 +31,7 @@ struct member {
 	struct odm_members *ms;
 	struct od_host host;
 	uint32_t id;
-	enum member_state state;
+	_Atomic enum member_state state; /* other threads read it */
 	struct od_uv_socket *socket;
 	void *watched, *handshake; /* the ZeroMQ socket, and its watch; NULL: none */
 	uint64_t session, last_session, ping;

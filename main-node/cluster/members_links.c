@@ -156,26 +156,48 @@ static bool is_candidate(const struct member *m)
 	       !m->distrusted;
 }
 
-/* The workers that stay have or get every expert. Workers with a share of them for good (od-pack --share) do not
- * always. */
-static bool can_run_all(struct odm_members *ms, enum odm_deal_kind kind)
+/* Adds the experts that it has or gets to ms->held. True: there were some that were not in it. A worker with a share of
+ * the pack for good (od-pack --share) gets no others. */
+static bool add_held(struct odm_members *ms, const struct member *m)
 {
-	bool all = true;
+	bool more = false;
+
+	for (size_t j = 0; j < ms->holds_bytes; j++) {
+		const uint8_t bits = m->pub.sealed ? m->holds[j] : 0xff;
+
+		more = more || (bits & ~ms->held[j]) != 0;
+		ms->held[j] |= bits;
+	}
+	return more;
+}
+
+/* No worker is passed over that has experts which no used one has or gets; nor is any if else none is used. */
+static void keep_needed(struct odm_members *ms, enum odm_deal_kind kind)
+{
+	bool any = false;
 
 	memset(ms->held, 0, ms->holds_bytes);
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		if (is_candidate(ms->listed[i]) && !ms->listed[i]->cost.passed[kind]) {
+			add_held(ms, ms->listed[i]);
+			any = true;
+		}
 	for (uint32_t i = 0; i < ms->n_listed; i++) {
-		const struct member *m = ms->listed[i];
+		struct odm_link_cost *c = &ms->listed[i]->cost;
 
-		if (!is_candidate(m) || m->cost.passed[kind])
+		if (!is_candidate(ms->listed[i]) || !c->passed[kind] ||
+		    (kind == ODM_DEAL_MANY && c->passed[ODM_DEAL_FEW]))
 			continue;
-		if (!m->pub.sealed)
-			return true;
-		for (size_t j = 0; j < ms->holds_bytes; j++)
-			ms->held[j] |= m->holds[j];
+		if (!any || add_held(ms, ms->listed[i]))
+			c->passed[kind] = false;
 	}
-	for (size_t i = 0; i < ms->cached_bytes; i++) /* a bit for each expert */
-		all = all && (ms->held[i / 8] >> i % 8 & 1) != 0;
-	return all;
+}
+
+/* For decode steps first: a worker that is passed over in these is in prompts, too. */
+static void keep_all_needed(struct odm_members *ms)
+{
+	keep_needed(ms, ODM_DEAL_FEW);
+	keep_needed(ms, ODM_DEAL_MANY);
 }
 
 static void choose(struct odm_members *ms)
@@ -186,25 +208,29 @@ static void choose(struct odm_members *ms)
 		if (is_candidate(ms->listed[i]))
 			ms->weighed[n++] = &ms->listed[i]->cost;
 	odm_link_cost_choose(&ms->shape, ms->weighed, n, ms->excess, od_now_ns());
-	for (int kind = 0; kind < ODM_N_DEALS; kind++) {
-		if (can_run_all(ms, (enum odm_deal_kind)kind))
-			continue;
-		for (uint32_t i = 0; i < n; i++)
-			ms->weighed[i]->passed[kind] = false;
-	}
+	keep_all_needed(ms);
+}
+
+/* For the view. */
+static bool copy_decisions(struct odm_members *ms)
+{
+	bool changed = false;
+
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		changed |= copy_decision(ms->listed[i]);
+	ms->epoch += changed;
+	return changed;
 }
 
 void odm_members_weigh(struct odm_members *ms)
 {
 	struct odm_link_cost after;
-	bool changed = false;
+	bool changed;
 
 	pthread_mutex_lock(&ms->lock);
 	choose(ms);
 	odm_members_compare(ms);
-	for (uint32_t i = 0; i < ms->n_listed; i++)
-		changed |= copy_decision(ms->listed[i]);
-	ms->epoch += changed;
+	changed = copy_decisions(ms);
 	pthread_mutex_unlock(&ms->lock);
 	if (changed)
 		tell_changed(ms);
@@ -251,10 +277,25 @@ bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, uin
 	} else if (m != NULL && odm_link_cost_lag(&m->cost, od_now_ns()) > 0) {
 		late = true;
 		odm_link_cost_late(&m->cost);
-		ms->epoch += copy_decision(m);
+		keep_all_needed(ms);
+		copy_decisions(ms);
 	}
 	pthread_mutex_unlock(&ms->lock);
 	return late;
+}
+
+bool odm_members_have_all(struct odm_members *ms, const uint32_t *id, uint32_t n)
+{
+	bool all = true;
+
+	pthread_mutex_lock(&ms->lock);
+	memset(ms->held, 0, ms->holds_bytes);
+	for (uint32_t i = 0; i < n; i++)
+		add_held(ms, ms->member[id[i]]);
+	for (size_t i = 0; i < ms->cached_bytes; i++) /* a bit for each expert */
+		all = all && (ms->held[i / 8] >> i % 8 & 1) != 0;
+	pthread_mutex_unlock(&ms->lock);
+	return all;
 }
 
 uint64_t odm_members_window(struct odm_members *ms, uint32_t id)

@@ -14,6 +14,8 @@ void odm_members_give_up(struct odm_members *ms);
  * nothing excuses it; 0: only its link may be late. True: it is late indeed, because a heartbeat is late, too, or
  * took_ns is given. It gets less work, or for its link none. May raise the epoch. */
 bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, uint32_t n, double took_ns, double times);
+/* Engine thread: these workers [n] together have or get every expert. */
+bool odm_members_have_all(struct odm_members *ms, const uint32_t *id, uint32_t n);
 /* Row bytes that may be on their way to a worker whose link takes byte_ns for each of them, both ways. */
 uint64_t odm_link_window(double byte_ns);
 /* Engine thread: the same, of its link as it was measured. */

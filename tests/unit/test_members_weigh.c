@@ -1,5 +1,7 @@
 /* Decisions of main about its workers' links and times: members are made here as the loop thread leaves them. */
+#include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/members_internal.h"
+#include "main-node/cluster/members_links.h"
 #include "main-node/cluster/members_times.h"
 
 #include <math.h>
@@ -178,6 +180,123 @@ static void absurd_numbers_do_no_harm(void **state)
 	end(&ms);
 }
 
+/* Workers with shares of the pack for good: 0 and 2 hold one half, 1 the other. */
+static void share(struct odm_members *ms)
+{
+	begin(ms, 3);
+	for (uint32_t i = 0; i < 3; i++) {
+		member[i].pub.spool = member[i].pub.sealed = true;
+		memset(holds[i], i == 1 ? 0xf0 : 0x0f, sizeof(holds[i]));
+	}
+}
+
+static void slow(uint32_t i)
+{
+	struct odm_link_cost *c = &member[i].cost;
+
+	for (uint32_t k = 0; k < ODM_LATENCIES; k++)
+		c->latency[k] = 1000.0 * OD_NS_PER_MS;
+	for (uint32_t k = 0; k < ODM_BYTE_TIMES; k++)
+		c->byte[k] = 1e6;
+}
+
+/* Else each of its experts is asked for at all others first, in each layer. */
+static void only_a_slow_worker_that_nobody_replaces_is_used(void **state)
+{
+	struct odm_members ms;
+
+	(void)state;
+	share(&ms);
+	slow(1);
+	slow(2);
+	odm_members_weigh(&ms);
+	for (int kind = 0; kind < ODM_N_DEALS; kind++) {
+		assert_false(member[0].pub.passed[kind]);
+		assert_false(member[1].pub.passed[kind]);
+		assert_true(member[2].pub.passed[kind]);
+	}
+	end(&ms);
+	share(&ms);
+	for (uint32_t i = 0; i < 3; i++) { /* they were sent a PING an age ago */
+		member[i].cost.n_echoes = 1;
+		member[i].cost.echo[0].sent_ns = 1;
+		assert_true(odm_members_late(&ms, i, i + 1, 1, 0, 4));
+		assert_false(member[1].pub.passed[ODM_DEAL_FEW]);
+		assert_false(member[0].pub.passed[ODM_DEAL_FEW] && member[2].pub.passed[ODM_DEAL_FEW]);
+		assert_true(i != 0 || member[0].pub.passed[ODM_DEAL_FEW]);
+	}
+	end(&ms);
+}
+
+static struct odm_members *of_cluster;
+
+struct odm_members *odm_cluster_members(struct odm_cluster *c)
+{
+	(void)c;
+	return of_cluster;
+}
+
+struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *v)
+{
+	(void)c;
+	return odm_groups_make(v->n_few, 0, config.top_k, config.n_moe);
+}
+
+const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c)
+{
+	(void)c;
+	return &cluster;
+}
+
+void *odm_cluster_zmq(struct odm_cluster *c)
+{
+	(void)c;
+	return NULL;
+}
+
+int odm_cluster_changed_fd(const struct odm_cluster *c)
+{
+	(void)c;
+	return -1;
+}
+
+uint64_t odm_cluster_connect_by(const struct odm_cluster *c)
+{
+	(void)c;
+	return 0;
+}
+
+/* Makes these of the workers of share() late. Returns how many of them get no experts in the rest of the step. */
+static uint32_t left_out(const char *late)
+{
+	struct odm_members ms;
+	struct odm_member worker[3];
+	struct odm_link link[3] = { { 0 } };
+	struct odm_deal_times times[3];
+	struct odm_links l = { .view = { .worker = worker, .n_workers = 3, .n_few = 3, .n_many = 3 },
+			       .link = link,
+			       .times = times };
+
+	share(&ms);
+	of_cluster = &ms;
+	for (uint32_t i = 0; i < 3; i++) {
+		worker[i] = member[i].pub;
+		link[i].watch.late = strchr(late, (int)('0' + i)) != NULL;
+	}
+	odm_links_avoid_late(&l);
+	end(&ms);
+	return 3 - l.view.n_few;
+}
+
+static void a_late_worker_that_nobody_replaces_stays(void **state)
+{
+	(void)state;
+	assert_int_equal(left_out("0"), 1);
+	assert_int_equal(left_out("2"), 1);
+	assert_int_equal(left_out("1"), 0);
+	assert_int_equal(left_out("02"), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -185,6 +304,8 @@ int main(void)
 		cmocka_unit_test(homes_of_a_worker_that_left_are_shared),
 		cmocka_unit_test(small_caches_have_homes),
 		cmocka_unit_test(absurd_numbers_do_no_harm),
+		cmocka_unit_test(only_a_slow_worker_that_nobody_replaces_is_used),
+		cmocka_unit_test(a_late_worker_that_nobody_replaces_stays),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
