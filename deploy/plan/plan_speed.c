@@ -8,7 +8,8 @@
 #include <string.h>
 
 #define SEED 20250711 /* any: equal plans give equal figures */
-#define WARM_TOKENS 64 /* All texts together have so many before those that count: caches fill, main learns. */
+#define WARM_TOKENS 64 /* All texts together have so many before those that count: main learns. */
+#define FILL_ROWS 64 /* Caches are filled with the uses of so many rows of all texts. */
 #define COUNTED_TOKENS 96 /* all texts' together */
 #define LEAST_TOKENS 8 /* a text's, of either */
 /* Workers times layers: with more of them fewer tokens are simulated, so that a plan takes seconds. */
@@ -122,8 +123,10 @@ static int warm_and_count(struct odp_sim *sim, struct odp_figure *f, const struc
 			work = { .n_texts = f->texts,
 				 .tokens = part_of(COUNTED_TOKENS, f->texts, in),
 				 .routes = &rest };
-	int rc = odp_sim_run(sim, &warm, &ignored, err);
+	int rc = odp_sim_fill(sim, &routes, f->texts, (FILL_ROWS + f->texts - 1) / f->texts, err);
 
+	if (rc == OD_OK)
+		rc = odp_sim_run(sim, &warm, &ignored, err);
 	if (f->kind == ODP_FIRST_TOKEN) {
 		work.prompt_tokens = f->prompt_tokens;
 		work.tokens = 1;

@@ -220,6 +220,61 @@ void odp_sim_free(struct odp_sim *s)
 	free(s);
 }
 
+/* ---- Caches before the first run ---- */
+
+/* A plan is about a cluster that has served for long, and a few tokens of a large model use few of its experts.
+ * Layers take turns, so that each has as many experts in a cache that does not hold all. */
+static void fill_homes(struct odp_sim *s, uint64_t step)
+{
+	for (uint32_t e = 0; e < s->model.n_experts; e++)
+		for (uint32_t m = 0; m < s->model.n_moe && s->rc == OD_OK; m++) {
+			const uint32_t w = odm_home(&s->groups, m, (uint16_t)e);
+
+			if (!odp_worker_full(s, w))
+				odp_worker_fill(s, w, step, m, e);
+		}
+}
+
+/* The experts that the texts' rows at a position use, each once. */
+static void use_layer(struct odp_sim *s, const struct odp_routes *r, uint32_t n_texts, uint32_t position, uint32_t m,
+		      bool *used)
+{
+	uint16_t expert[OD_MAX_TOP_K];
+	const float *unused;
+
+	memset(used, 0, s->model.n_experts * sizeof(*used));
+	for (uint32_t text = 0; text < n_texts; text++) {
+		r->used(r->arg, text, position, r->token(r->arg, text, position), m, expert, &unused);
+		for (uint32_t k = 0; k < s->model.top_k; k++)
+			used[expert[k]] = true;
+	}
+	for (uint32_t e = 0; e < s->model.n_experts && s->rc == OD_OK; e++)
+		if (used[e])
+			odp_worker_fill(s, odm_home(&s->groups, m, (uint16_t)e), s->engine.last_step, m, e);
+}
+
+int odp_sim_fill(struct odp_sim *s, const struct odp_routes *routes, uint32_t n_texts, uint32_t steps,
+		 struct od_err *err)
+{
+	bool *used;
+
+	if (!s->groups.homes)
+		return OD_OK;
+	used = calloc(s->model.n_experts, sizeof(*used));
+	if (used == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "simulation of %u experts", s->model.n_experts);
+	odp_clock_set(s->now_ns);
+	fill_homes(s, s->engine.last_step);
+	for (uint32_t i = 0; i < steps; i++) {
+		s->engine.last_step++;
+		for (uint32_t m = 0; m < s->model.n_moe; m++)
+			use_layer(s, routes, n_texts, i, m, used);
+	}
+	s->engine.next_decode = ++s->engine.last_step;
+	free(used);
+	return s->rc == OD_OK ? OD_OK : od_fail(err, s->rc, "simulation failed");
+}
+
 /* ---- A run ---- */
 
 static void handle(struct odp_sim *s, const struct sim_event *e)

@@ -116,6 +116,11 @@ OD_MUST_CHECK int odp_sim_new(struct odp_sim **out, const struct odp_cluster *cl
 			      const struct odp_sim_model *model, const struct odp_sim_opts *opts, struct od_err *err);
 void odp_sim_free(struct odp_sim *s); /* NULL ok */
 
+/* Fills the caches, before the first run, as long use would: each with experts whose home is at its worker, as long as
+ * it has room, then with the uses of so many steps of so many texts. No time passes. */
+OD_MUST_CHECK int odp_sim_fill(struct odp_sim *s, const struct odp_routes *routes, uint32_t n_texts, uint32_t steps,
+			       struct od_err *err);
+
 /* Runs the work until all its texts have ended, and adds to *f. What main and workers have learnt and cached stays for
  * the next run. */
 OD_MUST_CHECK int odp_sim_run(struct odp_sim *s, const struct odp_work *work, struct odp_sim_figures *f,

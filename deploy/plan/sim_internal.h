@@ -292,6 +292,9 @@ void odp_message_free(struct sim_message *m);
 
 int odp_workers_new(struct odp_sim *s, struct od_err *err);
 void odp_workers_free(struct odp_sim *s);
+/* The worker's cache has the expert, or records its use in this step; its load takes no time. */
+void odp_worker_fill(struct odp_sim *s, uint32_t w, uint64_t step, uint32_t m, uint32_t expert);
+bool odp_worker_full(const struct odp_sim *s, uint32_t w); /* Does the cache have no room for another expert? */
 void odp_worker_work(struct odp_sim *s, uint32_t w);
 void odp_worker_event(struct odp_sim *s, const struct sim_event *e);
 void odp_worker_receive(struct odp_sim *s, uint32_t w, struct sim_message *m);

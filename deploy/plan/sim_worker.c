@@ -85,6 +85,44 @@ void odp_workers_free(struct odp_sim *s)
 	free(s->worker);
 }
 
+/* ---- Before the first run ---- */
+
+bool odp_worker_full(const struct odp_sim *s, uint32_t i)
+{
+	const struct sim_worker *w = &s->worker[i];
+
+	return w->cache == NULL ||
+	       od_expert_cache_kept_bytes(w->cache) + s->model.slot_bytes > s->machine[i].cache_bytes;
+}
+
+static void load_at_once(const struct sim_worker *w)
+{
+	struct od_load_job job;
+
+	while (od_schedule_next_read(w->schedule, &job, false)) {
+		(void)!od_schedule_end_job(w->schedule, &job, 1, OD_OK, NULL);
+		if (od_schedule_next_finish(w->schedule, &job, false))
+			(void)!od_schedule_end_job(w->schedule, &job, 0, OD_OK, NULL);
+	}
+}
+
+void odp_worker_fill(struct odp_sim *s, uint32_t i, uint64_t step, uint32_t m, uint32_t expert)
+{
+	const struct sim_worker *w = &s->worker[i];
+	struct od_schedule_item item = { .expert = expert, .n_rows = 1, .last = true }, *done;
+
+	if (od_schedule_run(w->schedule, SESSION, step, m, true, &item, 1) != OD_OK) {
+		s->rc = OD_ERR_INTERNAL;
+		return;
+	}
+	load_at_once(w);
+	done = od_schedule_take(w->schedule);
+	if (done == &item && item.code == OD_OK)
+		od_schedule_done(w->schedule, &item);
+	else
+		s->rc = OD_ERR_INTERNAL; /* nothing fails here: it would be an error of ours */
+}
+
 /* ---- Loads ---- */
 
 static uint64_t slice_ns(const struct odp_sim *s, uint32_t w, uint32_t slice)
