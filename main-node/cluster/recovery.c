@@ -25,6 +25,7 @@
 #define RUN_NS_PER_WEIGHT 2 /* and row */
 #define SAY_BUSY_ROUNDS 20 /* 5 s */
 #define MAX_BUSY_ROUNDS 720 /* 3 minutes */
+#define PULL_NS_PER_WEIGHT 16000 /* BF16 at 1 Mbit/s: more than that nobody waits for what workers say they pull */
 /* A worker is late after so much, and after a multiple of what its RUNs should take: sooner if it is known to be the
  * link. */
 #define LATE_LINK_NS (100 * OD_NS_PER_MS)
@@ -79,6 +80,7 @@ void odm_recovery_begin(struct odm_recovery *r, const struct odm_step *step)
 	r->step = step;
 	r->rest_ns = r->unserved_ns = 0;
 	r->busy_rounds = r->busy_lasts = 0;
+	r->pull_rounds = 0;
 	r->looked_ns = od_now_ns();
 	r->round_ns = r->looked_ns + ROUND_NS;
 }
@@ -526,22 +528,35 @@ static void probe(struct odm_recovery *r, uint32_t worker, unsigned most)
 	odm_link_reattach(l);
 }
 
-/* BUSY is said while an expert is being pulled, or a queue is full: then pulling goes on, or something is answered. */
+/* Rounds in which workers may say BUSY and pull the experts that are missing. */
+static uint64_t most_pulling(const struct odm_recovery *r)
+{
+	uint64_t ns = 0;
+
+	for (const struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;)
+		ns += p->state != ODM_PIECE_DONE ? r->expert_weights * PULL_NS_PER_WEIGHT : 0;
+	return MAX_BUSY_ROUNDS + ns / ROUND_NS;
+}
+
+/* BUSY is said while an expert is being pulled, or a queue is full: then pulling goes on, or something is answered.
+ * Pulling is what workers say, so it has a bound of its own. */
 static int check_busy(struct odm_recovery *r, bool pulled, struct od_err *err)
 {
-	if (pulled || n_done(r) != r->done_before) {
+	if (n_done(r) != r->done_before)
+		r->pull_rounds = 0;
+	if (pulled || n_done(r) != r->done_before)
 		r->busy_rounds = 0;
-		r->done_before = n_done(r);
-	}
+	r->done_before = n_done(r);
 	if (r->busy_lasts == 0)
 		return OD_OK;
 	r->busy_lasts--;
+	r->pull_rounds++;
 	if (++r->busy_rounds == SAY_BUSY_ROUNDS)
 		od_log_limited(OD_LOG_WARN, "%s; retrying", r->busy.msg);
-	if (r->busy_rounds < MAX_BUSY_ROUNDS)
+	if (r->busy_rounds < MAX_BUSY_ROUNDS && r->pull_rounds < most_pulling(r))
 		return OD_OK;
 	return od_fail(err, OD_ERR_TIMEOUT, "no worker made progress for %u s: %s",
-		       (unsigned)(MAX_BUSY_ROUNDS * ROUND_NS / OD_NS_PER_S), r->busy.msg);
+		       (unsigned)(r->pull_rounds * ROUND_NS / OD_NS_PER_S), r->busy.msg);
 }
 
 /* All at the same time, whether they owe anything or not: then however many died at one moment, all are known before

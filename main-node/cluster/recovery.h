@@ -19,6 +19,7 @@ struct odm_recovery {
 	size_t hidden;
 	uint64_t expert_weights; /* weights of one expert */
 	unsigned busy_rounds; /* probe rounds with BUSY answers and no progress */
+	uint64_t pull_rounds; /* as busy_rounds, but that workers say that they pull experts is no progress */
 	unsigned busy_lasts; /* rounds for which the last BUSY counts */
 	struct od_err busy; /* the last BUSY: worker and reason */
 	size_t done_before;
@@ -48,8 +49,8 @@ void odm_recovery_attached(struct odm_recovery *r, uint32_t worker);
  * 250 ms probes all data sockets, distrusts workers that never answer, and sends lost RUNs again. move: gives pieces of
  * dead workers to others. overtake: asks others for what a late worker owes, and takes the answer that comes first.
  * serve: continues held pieces when a worker joins; if none does, drafts end before the rows that need these pieces
- * (odm_step.valid). An error ends the step: OD_ERR_TIMEOUT (only BUSY answers and no progress for three minutes), or no
- * worker is left for a row that is no draft. */
+ * (odm_step.valid). An error ends the step: OD_ERR_TIMEOUT (only BUSY answers and no progress for three minutes, or no
+ * answer for longer than pulling takes at 1 Mbit/s), or no worker is left for a row that is no draft. */
 void odm_recovery_end_rests(struct odm_recovery *r);
 OD_MUST_CHECK int odm_recovery_probe(struct odm_recovery *r, struct od_err *err);
 void odm_recovery_move(struct odm_recovery *r);

@@ -514,6 +514,7 @@ static void one_that_answers_busy_for_ever_ends_the_step(void **state)
 	assert_int_equal(w.work[0].n_done, 1);
 	odm_pieces_fini(w.work);
 	begin(1, 1); /* it pulls the expert: very slowly, but it does */
+	w.recovery.expert_weights = 176160768; /* Mixtral 8x7B's */
 	worker[0].answers_busy = true;
 	for (int i = 0; i < 30; i++) {
 		wait_ms(60000, &rc);
@@ -523,6 +524,25 @@ static void one_that_answers_busy_for_ever_ends_the_step(void **state)
 	worker[0].answers_busy = false;
 	wait_ms(60000, &rc);
 	assert_int_equal(w.work[0].n_done, 1);
+	odm_pieces_fini(w.work);
+}
+
+/* It says that it pulls more and more, much longer than an expert takes on a link of 1 Mbit/s. */
+static void one_that_pulls_for_ever_ends_the_step(void **state)
+{
+	uint64_t ms = 0;
+	int rc = OD_OK;
+
+	(void)state;
+	begin(1, 1);
+	w.recovery.expert_weights = 1000000;
+	worker[0].answers_busy = true;
+	while (rc == OD_OK && ms < 3600000) {
+		ms += wait_ms(HEARTBEAT_MS, &rc);
+		worker[0].pulled += 1000000;
+	}
+	assert_int_equal(rc, OD_ERR_TIMEOUT);
+	assert_in_range(ms, 196000, 198000);
 	odm_pieces_fini(w.work);
 }
 
@@ -750,6 +770,7 @@ int main(void)
 		cmocka_unit_test(a_pause_of_mains_own_costs_nobody_anything),
 		cmocka_unit_test(one_that_is_busy_for_ever_is_given_up),
 		cmocka_unit_test(one_that_answers_busy_for_ever_ends_the_step),
+		cmocka_unit_test(one_that_pulls_for_ever_ends_the_step),
 		cmocka_unit_test(when_all_are_dead_there_is_an_error),
 		cmocka_unit_test(pieces_of_both_halves_move),
 		cmocka_unit_test(one_that_dies_lets_nobody_be_passed_over),
