@@ -641,8 +641,9 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	if (ran && work == s->prompt.measured && any->batch == 0)
 		odm_port_answered(&s->prompt.port, len, worked_ns(r), od_now_ns());
 	odm_recovery_answered(&s->recovery, worker, ran);
-	if (!l->watch.late && !odm_pieces_open(work, r->request))
-		hold(s, l, l->held_bytes - any->run_bytes);
+	/* A late worker's bytes before it was overtaken are not held any more, so there may be fewer than these. */
+	if (!odm_pieces_open(work, r->request))
+		hold(s, l, l->held_bytes > any->run_bytes ? l->held_bytes - any->run_bytes : 0);
 }
 
 static int receive(struct service *s, uint32_t worker, struct od_err *err)

@@ -347,8 +347,7 @@ static void overtake(struct odm_recovery *r, uint32_t worker)
 	size_t n = 0;
 	uint32_t m = 0;
 
-	/* The mark comes first: no candidate is late, so none of its pieces comes back to it. While it is late, its
-	 * answers do not reduce held_bytes. */
+	/* The mark comes first: no candidate is late, so none of its pieces comes back to it. */
 	l->watch.late = true;
 	l->held_bytes = 0;
 	for (struct odm_piece *p = NULL; (p = next_piece(r, p)) != NULL;) {
@@ -358,14 +357,18 @@ static void overtake(struct odm_recovery *r, uint32_t worker)
 		if (p->worker != worker || p->state == ODM_PIECE_DONE)
 			continue;
 		to = first_candidate(r, p);
-		if (to == ODM_NOBODY)
+		if (to == ODM_NOBODY || !odm_worker_has(&r->net->groups, to, p->work->call->m, p->expert)) {
+			p->n_passed = 0; /* nobody has been asked */
 			continue;
+		}
 		p->late_worker = worker;
 		p->late_request = sent ? p->request : 0;
 		move_piece(r, p, to);
 		n++;
 		m = p->work->call->m;
 	}
+	if (n == 0)
+		return;
 	odm_members_stats(members(r), l->member, &st, name, sizeof(name));
 	od_log_limited(OD_LOG_WARN, "%s is late; other workers are asked for its %zu expert%s of MoE layer %u, too",
 		       name, n, n > 1 ? "s" : "", m);

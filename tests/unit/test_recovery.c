@@ -677,6 +677,34 @@ static void what_a_late_worker_owes_is_asked_of_another_too(void **state)
 	}
 }
 
+static void only_worker_0_has_it(void *arg, uint32_t at, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
+{
+	(void)arg;
+	(void)m;
+	(void)expert;
+	memset(cost, at == 0 ? ODM_COST_LOAD : ODM_COST_LACKS, n);
+}
+
+/* Others would first have to pull its expert, or refuse it. */
+static void what_only_a_late_worker_has_stays_with_it(void **state)
+{
+	Od__ExpertResult x = OD__EXPERT_RESULT__INIT;
+	struct odm_piece *p;
+
+	(void)state;
+	begin(3, 1);
+	w.net.groups.cost = only_worker_0_has_it;
+	p = &w.work[0].piece[0];
+	assert_int_equal(overtaken_ms(5000), 5000);
+	assert_true(w.link[0].watch.late);
+	assert_int_equal(p->state, ODM_PIECE_SENT);
+	x.code = OD_ERR_NOMEM;
+	x.reason = (char *)"so it says";
+	odm_recovery_failed(&w.recovery, p, &x); /* it cannot: then they are asked */
+	assert_int_equal(p->worker, 1);
+	odm_pieces_fini(w.work);
+}
+
 static void nobody_is_overtaken_when_nobody_is_quicker(void **state)
 {
 	(void)state;
@@ -777,6 +805,7 @@ int main(void)
 		cmocka_unit_test(one_that_joins_is_asked_for_every_expert),
 		cmocka_unit_test(what_is_damaged_is_told),
 		cmocka_unit_test(what_a_late_worker_owes_is_asked_of_another_too),
+		cmocka_unit_test(what_only_a_late_worker_has_stays_with_it),
 		cmocka_unit_test(nobody_is_overtaken_when_nobody_is_quicker),
 		cmocka_unit_test(one_that_is_passed_over_is_better_than_none),
 	};
