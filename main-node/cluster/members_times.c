@@ -319,8 +319,10 @@ void odm_members_times(struct odm_members *ms, const struct odm_member *worker, 
 	best = find_best(ms);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct member *m = ms->member[worker[i].id];
-		const double byte = ms->uneven ? odm_link_cost_byte(&m->cost) : best.byte,
-			     latency = ms->uneven ? odm_link_cost_latency(&m->cost) : best.latency;
+		/* A session may have begun since the view was made: then its link is not measured yet. */
+		const bool own = ms->uneven && m->cost.measured;
+		const double byte = own ? odm_link_cost_byte(&m->cost) : best.byte,
+			     latency = own ? odm_link_cost_latency(&m->cost) : best.latency;
 
 		times[i] = (struct odm_deal_times){
 			.id = worker[i].id,

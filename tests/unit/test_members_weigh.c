@@ -89,6 +89,25 @@ static void a_link_that_is_not_measured_is_no_standard(void **state)
 	}
 }
 
+/* Its session has begun anew, and the engine's view has the one before until the step ends. */
+static void a_link_that_is_measured_anew_counts_as_the_best(void **state)
+{
+	struct odm_member worker[2];
+	struct odm_deal_times times[2];
+	struct odm_members ms;
+
+	(void)state;
+	begin(&ms, 2);
+	member[0].cost = (struct odm_link_cost){ 0 };
+	for (uint32_t i = 0; i < 2; i++)
+		worker[i] = member[i].pub;
+	ms.uneven = true;
+	odm_members_times(&ms, worker, 2, times);
+	assert_true(times[0].link == times[1].link && times[0].link > (double)OD_NS_PER_MS);
+	assert_true(times[0].row_link == 0);
+	end(&ms);
+}
+
 static double sum_of_homes(uint32_t n)
 {
 	double sum = 0;
@@ -301,6 +320,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_link_that_is_not_measured_is_no_standard),
+		cmocka_unit_test(a_link_that_is_measured_anew_counts_as_the_best),
 		cmocka_unit_test(homes_of_a_worker_that_left_are_shared),
 		cmocka_unit_test(small_caches_have_homes),
 		cmocka_unit_test(absurd_numbers_do_no_harm),
