@@ -273,7 +273,7 @@ bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, uin
 	m = id < ms->n && ms->member[id]->pub.session == session ? ms->member[id] : NULL;
 	if (m != NULL && took_ns > 0) {
 		late = true;
-		odm_times_late(&m->times, times, took_ns / n, od_now_ns());
+		odm_times_late(&m->times, times, took_ns / n, ms->load_bytes, od_now_ns());
 	} else if (m != NULL && odm_link_cost_lag(&m->cost, od_now_ns()) > 0) {
 		late = true;
 		odm_link_cost_late(&m->cost);

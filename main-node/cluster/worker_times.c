@@ -96,20 +96,20 @@ void odm_times_add(struct odm_worker_times *t, const struct odm_layer_report *r,
 		add_sample(&t->of[ODM_TIME_LOAD], r->load_ns / (double)r->loaded_bytes, now);
 }
 
-static void stretch(struct odm_time_samples *s, double times, uint64_t now)
+static void stretch(struct odm_time_samples *s, double times, double most_ns, uint64_t now)
 {
 	for (uint32_t i = 0; i < kept(s); i++)
-		s->ns[i] *= times;
+		s->ns[i] = fmax(s->ns[i], fmin(s->ns[i] * times, most_ns));
 	s->last_ns = now;
 }
 
-void odm_times_late(struct odm_worker_times *t, double times, double took_ns, uint64_t now)
+void odm_times_late(struct odm_worker_times *t, double times, double took_ns, double bytes, uint64_t now)
 {
 	struct odm_time_samples *run = &t->of[ODM_TIME_RUN];
 
 	for (int kind = 0; kind < ODM_N_TIMES; kind++)
-		stretch(&t->of[kind], times, now);
-	stretch(&t->many, times, now);
+		stretch(&t->of[kind], times, kind == ODM_TIME_LOAD ? took_ns / bytes : took_ns, now);
+	stretch(&t->many, times, took_ns, now);
 	while (!odm_time_known(run))
 		add_sample(run, took_ns, now);
 }

@@ -51,8 +51,9 @@ struct odm_layer_report {
 };
 
 void odm_times_add(struct odm_worker_times *t, const struct odm_layer_report *r, uint64_t now);
-/* It takes so many times what it should, took_ns an expert, and has not answered. */
-void odm_times_late(struct odm_worker_times *t, double times, double took_ns, uint64_t now);
+/* It takes so many times what it should, took_ns an expert of so many bytes, and has not answered. Any of its times may
+ * be the reason: they all grow, but not beyond took_ns. */
+void odm_times_late(struct odm_worker_times *t, double times, double took_ns, double bytes, uint64_t now);
 
 bool odm_time_known(const struct odm_time_samples *s); /* there are enough samples to compare it with others */
 /* Many rows take clearly longer than few. Else the time of a row is only known to be no longer, and depends on how many

@@ -177,11 +177,27 @@ static void a_late_answer_counts_before_it_comes(void **state)
 
 	(void)state;
 	play(&t, 20, 8.0 * MS, 1.0 * MS);
-	odm_times_late(&t, 10, 90.0 * MS, now);
+	odm_times_late(&t, 10, 90.0 * MS, EXPERT_BYTES, now);
 	assert_float_equal(load_of(&t), 80.0 * MS, 1);
 	t = (struct odm_worker_times){ 0 };
-	odm_times_late(&t, 10, 90.0 * MS, now);
+	odm_times_late(&t, 10, 90.0 * MS, EXPERT_BYTES, now);
 	assert_float_equal(odm_time_median(&t.of[ODM_TIME_RUN]), 90.0 * MS, 1);
+}
+
+/* A cached expert, which should take a millisecond, takes a second. That says nothing about loads of minutes, after
+ * which the worker would be tried in hours. */
+static void late_answers_take_no_longer_than_they_have_taken(void **state)
+{
+	struct odm_worker_times t = { 0 };
+
+	(void)state;
+	play(&t, 20, 50.0 * MS, 1.0 * MS);
+	odm_times_late(&t, 1000, 1000.0 * MS, EXPERT_BYTES, now);
+	assert_float_equal(odm_time_median(&t.of[ODM_TIME_RUN]), 1000.0 * MS, 1);
+	assert_float_equal(load_of(&t), 1000.0 * MS, 1);
+	odm_times_late(&t, 10, 1.0 * MS, EXPERT_BYTES, now); /* nor does it seem quicker */
+	assert_float_equal(load_of(&t), 1000.0 * MS, 1);
+	assert_float_equal(odm_time_median(&t.of[ODM_TIME_RUN]), 1000.0 * MS, 1);
 }
 
 int main(void)
@@ -195,6 +211,7 @@ int main(void)
 		cmocka_unit_test(one_without_work_is_tried_now_and_then),
 		cmocka_unit_test(one_that_has_recovered_gets_work_again),
 		cmocka_unit_test(a_late_answer_counts_before_it_comes),
+		cmocka_unit_test(late_answers_take_no_longer_than_they_have_taken),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
