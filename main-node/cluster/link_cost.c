@@ -123,8 +123,9 @@ void odm_link_cost_echo(struct odm_link_cost *c, uint64_t sequence, size_t bytes
 			c->has_probe = false;
 		if (e.sequence != sequence || e.waits)
 			continue;
-		if (e.bytes > 0)
-			add_probe(c, ns, (double)e.bytes + (double)bytes);
+		if (e.bytes >
+		    0) /* an answer that was padded with more than it was asked for makes the link no quicker */
+			add_probe(c, ns, (double)e.bytes + (double)(bytes < e.bytes ? bytes : e.bytes));
 		else if (!c->has_probe || e.sent_ns == c->probed_ns) { /* else it waited behind the probe */
 			c->bare_ns = ns;
 			add_latency(c, ns);

@@ -201,6 +201,23 @@ static void slow_links_are_passed_over_as_soon_as_they_are_known(void **state)
 	}
 }
 
+/* A worker pads its answers as it likes. */
+static void more_padding_makes_no_link_quicker(void **state)
+{
+	struct odm_link_cost c;
+
+	(void)state;
+	odm_link_cost_begin(&c, 0, true);
+	for (uint64_t i = 0; i < 40; i += 2) {
+		odm_link_cost_sent(&c, i + 1, 0, i * 1000 * MS);
+		odm_link_cost_echo(&c, i + 1, 0, i * 1000 * MS + MS);
+		odm_link_cost_sent(&c, i + 2, 8192, (i + 1) * 1000 * MS);
+		odm_link_cost_echo(&c, i + 2, 64u << 20, (i + 1) * 1000 * MS + 10 * MS);
+		odm_link_cost_check(&c, (i + 1) * 1000 * MS + 10 * MS);
+	}
+	assert_float_equal(odm_link_cost_byte(&c), 9.0 * MS / (2 * 8192), 1);
+}
+
 /* Main does not hear the answers to rows of a text that was cancelled. */
 static void links_are_measured_after_a_text_was_cancelled(void **state)
 {
@@ -314,6 +331,7 @@ int main(void)
 		cmocka_unit_test(equal_links_are_all_used_for_ever),
 		cmocka_unit_test(probes_that_seem_quick_make_no_other_link_slow),
 		cmocka_unit_test(slow_links_are_passed_over_as_soon_as_they_are_known),
+		cmocka_unit_test(more_padding_makes_no_link_quicker),
 		cmocka_unit_test(links_are_measured_after_a_text_was_cancelled),
 		cmocka_unit_test(a_link_that_changes_is_left_and_taken_again),
 		cmocka_unit_test(one_that_loses_packets_is_passed_over),
