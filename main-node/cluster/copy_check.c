@@ -27,8 +27,8 @@ struct odm_copy_check {
 	_Atomic uint8_t *state; /* [n] */
 	_Atomic uint32_t n_read; /* grows with experts that the thread has read */
 	uint32_t n_seen; /* n_read, when the last look at all experts began */
-	bool looks; /* it has not ended; the next to compare: */
-	uint32_t at, at_member;
+	bool looks; /* the look has not ended */
+	uint32_t at, at_member; /* the expert and the member that it compares next */
 	pthread_t thread;
 	bool started;
 	sem_t work; /* posted for each expert that became WANTED, and for stop */

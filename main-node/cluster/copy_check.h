@@ -12,7 +12,7 @@
 
 struct odm_copy_check;
 
-/* *out NULL: the pack has checksums in its index, which the fingerprint covers, and nothing is compared. */
+/* *out NULL without an error: nothing is to be compared, because the fingerprint covers all checksums of the pack. */
 OD_MUST_CHECK int odm_copy_check_new(struct odm_copy_check **out, const struct od_pack *pack, struct od_err *err);
 void odm_copy_check_free(struct odm_copy_check *c); /* NULL ok; joins the thread */
 

@@ -37,7 +37,7 @@ static void share_within(struct odm_home_share *worker, uint32_t n)
 			worker[i].share = left * run_rate(&worker[i]) / rates;
 }
 
-/* The share of which hardly more than the capacity is drawn. */
+/* Largest share of which a cache still has room when more experts than on average fall to it. */
 static double surely_held(const struct odm_home_share *w, size_t n_experts)
 {
 	return fmax(0, w->capacity - DEVIATIONS * sqrt(w->capacity / (double)n_experts));

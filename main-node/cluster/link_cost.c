@@ -100,7 +100,7 @@ static void add_probe(struct odm_link_cost *c, double ns, double bytes)
 {
 	const uint32_t n = c->n_latencies < ODM_LATENCIES ? c->n_latencies : ODM_LATENCIES;
 	const double best = shortest(c->latency, n);
-	/* it may have been lost, and both be late */
+	/* after a lost packet the bare PING is late like the probe, and no measure */
 	const double bare = c->bare_ns > 0 && c->bare_ns < best + LAG_NS ? c->bare_ns : best;
 	const double byte = ns > bare ? (ns - bare) / bytes : 0, most = ns > best ? (ns - best) / bytes : 0;
 
@@ -191,7 +191,7 @@ static double last_byte(const struct odm_link_cost *c)
 	return c->byte[(c->n_bytes + ODM_BYTE_TIMES - 1) % ODM_BYTE_TIMES];
 }
 
-/* The last probe says something else than those before: more will tell which is right. */
+/* The last probe took clearly longer than those before, so more probes are sent soon. */
 static bool is_doubtful(const struct odm_link_cost *c)
 {
 	return c->n_bytes > 0 && last_byte(c) > 2 * odm_link_cost_byte(c) + BYTE_SLACK_NS;
@@ -282,7 +282,7 @@ static struct odm_link_excess compare(const struct odm_link_cost *c, const struc
 
 /* A worker's share of a layer that n_workers share. */
 struct cost_share {
-	double n, pairs, rows; /* experts; pairs of expert and row; rows that these have */
+	double n, pairs, rows; /* number of experts; of pairs of expert and row; of different rows */
 };
 
 static struct cost_share share_of(const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n_workers)
@@ -297,7 +297,7 @@ static struct cost_share share_of(const struct odm_layer_shape *s, enum odm_deal
 				    pairs < PROMPT_ROWS ? pairs : PROMPT_ROWS };
 }
 
-/* When a worker is through with it. loads: of the share's experts. */
+/* The time at which a worker ends its share. loads: number of experts that it must load. */
 static double finish(const struct odm_layer_shape *s, const struct odm_link_excess *e, enum odm_deal_kind kind,
 		     const struct cost_share *p, double loads)
 {
@@ -307,7 +307,7 @@ static double finish(const struct odm_layer_shape *s, const struct odm_link_exce
 	return e->stays[kind] * link + work;
 }
 
-/* When it is through with the least that it can be dealt: an expert that it has. */
+/* The time at which it ends the least that it can be dealt: one expert that need not be loaded. */
 static double least(const struct odm_layer_shape *s, const struct odm_link_excess *e, enum odm_deal_kind kind)
 {
 	const double all = (double)PROMPT_ROWS * s->top_k, each = s->n_experts < all ? all / s->n_experts : 1,
@@ -334,7 +334,7 @@ static void sort(const struct odm_layer_shape *s, struct odm_link_excess *e, uin
 	}
 }
 
-/* When the first n are through with a layer. */
+/* The time at which the first n have ended a layer. */
 static double end_of(const struct odm_layer_shape *s, const struct odm_link_excess *e, uint32_t n,
 		     enum odm_deal_kind kind)
 {
@@ -379,7 +379,7 @@ void odm_link_cost_late(struct odm_link_cost *c)
 	pass_over(c);
 }
 
-/* One that is out comes back when it has been worth it for a while. */
+/* A worker that is passed over is used again after GOOD_ENOUGH good decisions in a row. needed: all are passed over. */
 static bool decide(struct odm_link_cost *c, bool few, bool many, bool needed)
 {
 	const bool was[] = { c->passed[ODM_DEAL_FEW], c->passed[ODM_DEAL_MANY] };

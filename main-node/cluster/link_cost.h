@@ -34,28 +34,28 @@ enum odm_deal_kind { ODM_DEAL_FEW, ODM_DEAL_MANY, ODM_N_DEALS }; /* a decode ste
 struct odm_link_echo {
 	uint64_t sequence, sent_ns;
 	uint32_t bytes; /* padding, each way; 0: a heartbeat */
-	bool waits; /* behind rows of RUNs: it says nothing about the link */
+	bool waits; /* it was sent behind rows of RUNs, so its round trip says nothing about the link */
 };
 
 struct odm_link_cost {
 	struct odm_link_echo echo[ODM_LINK_ECHOES]; /* unanswered, oldest first */
 	uint32_t n_echoes;
 	double latency[ODM_LATENCIES], byte[ODM_BYTE_TIMES]; /* the newest ones, rings */
-	uint32_t n_latencies, n_bytes; /* measured in this session, */
-	uint32_t
-		n_alone; /* and of the newest n_bytes those since it is used: no other worker's probe shared main's port */
+	uint32_t n_latencies, n_bytes; /* measured in this session */
+	/* Number of byte times measured since it is used; before that probes of several workers share main's port. */
+	uint32_t n_alone;
 	uint64_t begun_ns, probed_ns;
 	uint32_t probe_bytes;
-	double bare_ns; /* round trip of the bare PING in front of the probe; 0: it has not come back */
+	double bare_ns; /* round trip of the PING without padding just before the probe; 0: not answered */
 	bool has_probe; /* one is on its way */
-	bool measured; /* well enough to be used */
+	bool measured; /* well enough for its worker to be used */
 	uint64_t run_bytes; /* rows on their way through main's port, if these are many */
 	uint64_t given_up_ns; /* since then nobody waits for these rows; 0: somebody does */
 	/* The decision. */
 	bool passed[ODM_N_DEALS]; /* gets no experts of this kind; [ODM_DEAL_FEW]: none at all */
 	bool worth[ODM_N_DEALS]; /* scratch */
 	bool fresh; /* a probe was answered since the last decision */
-	unsigned good; /* decisions in a row, each with a new probe, that it is worth its while */
+	unsigned good; /* number of decisions in a row, each after a new probe, that it should be used */
 	bool unlike; /* its link is clearly worse than the best one */
 };
 
@@ -72,12 +72,12 @@ void odm_link_cost_echo(struct odm_link_cost *c, uint64_t sequence, size_t bytes
 uint32_t odm_link_cost_due(const struct odm_link_cost *c, uint64_t now);
 /* Sets measured when enough is known, or when it takes too long. */
 void odm_link_cost_check(struct odm_link_cost *c, uint64_t now);
-/* How long the oldest PING has been waiting for its answer, beyond what it should. */
+/* How much longer the oldest unanswered PING has been on its way than the link explains. */
 double odm_link_cost_lag(const struct odm_link_cost *c, uint64_t now);
 /* A worker as it is compared with the others: what it costs beyond the quickest. */
 struct odm_link_excess {
 	double latency, byte;
-	double stays[ODM_N_DEALS]; /* factor of latency and byte: one that is out must be better than that */
+	double stays[ODM_N_DEALS]; /* factor of latency and byte: above 1 for a worker that is passed over now */
 	double key; /* scratch */
 	uint32_t index;
 };

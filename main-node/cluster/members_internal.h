@@ -38,10 +38,10 @@ struct member {
 	uint64_t since_ns, retry_ns, looked_up_ns;
 	uint64_t greeted_wall_ns; /* when HELLO left, by this machine's clock */
 	struct odm_addresses addresses; /* once resolved; looked up again while it is not connected */
-	uint32_t at; /* the one that is used or tried */
+	uint32_t at; /* index of the address that is used or tried */
 	struct round {
 		uint32_t n_failed; /* addresses that were tried, since the first one or since the last that worked */
-		int weight, code; /* for `why`, which is about one of them */
+		int weight, code; /* `why` tells a failure of this weight and code */
 	} round;
 	struct odm_name_lookup *lookup; /* NULL: none is under way */
 	_Atomic unsigned strikes; /* times distrusted since it last served well; reset by the engine thread */
@@ -54,13 +54,13 @@ struct member {
 	struct od_liveness live;
 	bool told; /* it was logged that it cannot be reached */
 	bool silent; /* it takes connections and says nothing */
-	enum { SAID_NOTHING, SAID_MISSING, SAID_LOST } said; /* in the log, and not that it has come since */
+	enum { SAID_NOTHING, SAID_MISSING, SAID_LOST } said; /* logged last; SAID_NOTHING again when it is back */
 	bool seen; /* it has been used */
 	bool on_trial; /* it was distrusted: it is back when it has attached */
 	uint64_t added_ns;
 	bool told_passed[ODM_N_DEALS]; /* it was logged that it is not used, for prompts or at all */
-	double told_ratio; /* how much longer it takes than the quickest worker, as it was logged */
-	unsigned other_ratio; /* checks in a row that found another one */
+	double told_ratio; /* the time it takes over the quickest worker's, as last logged */
+	unsigned other_ratio; /* number of checks in a row that found another ratio */
 	bool told_left_out; /* it was logged that this session misses messages */
 	/* Under the lock, for other threads: */
 	struct odm_member pub;
@@ -72,7 +72,7 @@ struct member {
 	struct odm_link_cost cost; /* a worker's, as the following ones */
 	struct odm_worker_times times;
 	uint32_t cache_experts; /* capacity of its cache, as far as known */
-	double home, homes_from; /* share of experts whose home it is, and shares before it */
+	double home, homes_from; /* as in struct odm_deal_times */
 	uint8_t *holds; /* a bit for each expert, as in PONG; set for a worker with a spool */
 	uint8_t *cached; /* a byte per expert, as in PONG; set for a worker with a cache */
 	uint32_t damaged

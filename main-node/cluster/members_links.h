@@ -10,9 +10,9 @@
 void odm_members_in_flight(struct odm_members *ms, uint64_t bytes);
 /* Engine thread: their step was given up, and nothing will be said about these bytes. */
 void odm_members_give_up(struct odm_members *ms);
-/* Engine thread: its answer for n experts is late. took_ns: it has taken so long, `times` as long as it should, that
- * nothing excuses it; 0: only its link may be late. True: it is late indeed, because a heartbeat is late, too, or
- * took_ns is given. It gets less work, or for its link none. May raise the epoch. */
+/* Engine thread: the worker has not answered for n experts in `times` the time that it should take. took_ns: the time
+ * it has had; its times grow, and it gets less work. took_ns 0: only its link may be to blame: if a heartbeat is late,
+ * too, it gets no work. True: it counts as late. May raise the epoch. */
 bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, uint32_t n, double took_ns, double times);
 /* Engine thread: these workers [n] together have or get every expert. */
 bool odm_members_have_all(struct odm_members *ms, const uint32_t *id, uint32_t n);

@@ -12,14 +12,14 @@
  * only beyond their spread, and beyond what scheduling costs. */
 
 #define UNLIKE 1.2 /* times the quickest worker's */
-#define ALIKE 1.1 /* until then workers that were not alike are not alike */
+#define ALIKE 1.1 /* workers that were unlike are alike again only below this */
 #define SPREADS 2.0
 #define SLACK_NS (0.3 * OD_NS_PER_MS) /* an expert's */
 #define SLACK_ROWS 16
 #define ALIKE_CHECKS 8 /* in a row: 2 s */
-#define OTHER_CACHE 0.75 /* share of the largest one */
-#define TELL_RATIO 1.6 /* times what was told */
-#define TELL_CHECKS 4 /* in a row */
+#define OTHER_CACHE 0.75 /* a cache below this share of the largest one makes its worker unlike */
+#define TELL_RATIO 1.6 /* a ratio is logged when it has changed by this factor, */
+#define TELL_CHECKS 4 /* in so many checks in a row */
 #define ALL_HOMES (1 - 1e-6) /* shares that are all experts' together, but for rounding */
 #define HEADER_BYTES 200.0
 #define LEAST_BYTES 0.0625 /* a weight; a worker may say nonsense */
@@ -78,8 +78,7 @@ static struct best_times find_best(const struct odm_members *ms)
 	return best;
 }
 
-/* Workers that are alike have the same times, those of the quickest. units: the expert has so many, and the time is
- * that of one. */
+/* Time of one unit (byte, run or row). Workers that are alike all have the quickest one's. units: of an expert. */
 static double one_time(const struct member *m, const struct best_times *best, enum odm_time kind, double units,
 		       double guess, uint64_t now)
 {
@@ -211,7 +210,7 @@ void odm_members_compare(struct odm_members *ms)
 		choose_homes(ms, &best);
 }
 
-/* How much longer it takes than the quickest one, by what it differs in most. */
+/* Its time over the quickest worker's, of the kind in which the two differ most. */
 static double ratio_of(const struct odm_members *ms, const struct member *m, const struct best_times *best)
 {
 	double ratio = 1;

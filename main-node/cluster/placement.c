@@ -60,8 +60,8 @@ struct dealer {
 	uint32_t *load; /* [n_workers]: when each is through */
 	uint32_t *path; /* [n_workers]: when its loads are through */
 	uint32_t *loads; /* [n_workers]: their number */
-	uint32_t *next; /* [n_workers]: in order, before it all are dealt */
-	uint32_t *home; /* [n]: with homes, the worker; or where it is on its way to; else ODM_NOBODY */
+	uint32_t *next; /* [n_workers]: position in `order`; all experts before it are dealt */
+	uint32_t *home; /* [n]: with homes, the expert's; or the worker that loads it already; else ODM_NOBODY */
 	uint32_t *by_rows; /* [n]: indices of experts, the one with most rows first */
 	uint32_t *order; /* [n_workers][n]: indices of experts, the cheapest first; ODM_NOBODY behind the last */
 	uint8_t *cost; /* [n_workers][n]; ODM_COST_LACKS: the expert is not dealt to this worker */
@@ -126,12 +126,12 @@ static uint32_t plus(uint32_t a, uint32_t b)
 	return a + b < MOST_TICKS ? a + b : MOST_TICKS;
 }
 
-/* When a worker's loads, and when all its work is through. */
+/* Times at which a worker has ended its loads, and all of its work. */
 struct deal_end {
 	uint32_t path, load;
 };
 
-/* When it has a slot for its next load. Slots of this layer's experts are free one by one, as they have run. */
+/* Time at which it has a slot for its next load. Each expert of this layer frees its slot when it has run. */
 static uint32_t slot_at(const struct dealer *d, uint32_t w, uint32_t run)
 {
 	const struct odm_deal_times *t = &d->g->times[w];
@@ -170,9 +170,9 @@ static double draw(const struct dealer *d, size_t i)
 	return ((double)(mix(number) >> 11) + 0.5) * 0x1p-53;
 }
 
-/* The rank of a choice. An expert that is to be loaded leaves its home for a worker that ends clearly earlier, but
- * not always, so that in the end its home caches it: the more often, the less that costs, on average HOMING_SHARE of
- * the time from the layer's beginning on. */
+/* A choice's rank: the smallest wins. An expert that is to be loaded leaves its home for a worker that ends clearly
+ * earlier, but not always, so that in the end its home caches it: the less that costs, the more often it stays. On
+ * average this takes HOMING_SHARE of the time from the layer's beginning on. */
 static uint32_t key_of(const struct dealer *d, uint32_t w, size_t i, uint32_t load)
 {
 	const bool leaves = d->home[i] != ODM_NOBODY && d->home[i] != w && *cost_at(d, w, i) > 0;
@@ -202,7 +202,7 @@ static void begin_loads(const struct dealer *d)
 
 /* ---- Few ---- */
 
-/* Where an expert is on its way to, it goes. */
+/* An expert that a worker loads already stays with that worker. */
 static void deal_again(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg,
 		       uint32_t *worker)
 {
@@ -287,7 +287,8 @@ static bool deal_one(const struct dealer *d, uint32_t *worker)
 	return true;
 }
 
-/* In one of many layers an expert that only others than its home cache counts as cached nowhere: so it moves. */
+/* An expert that is cached, but not at its home, counts as cached nowhere in one of MOVES_ONE_OF layers: so in the end
+ * it is loaded at home. */
 static void send_home(const struct dealer *d, size_t i)
 {
 	if (d->home[i] == ODM_NOBODY || *cost_at(d, d->home[i], i) != ODM_COST_LOAD || draw(d, i) * MOVES_ONE_OF > 1)
@@ -311,7 +312,7 @@ static void deal_few(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expe
 
 /* ---- Many ---- */
 
-/* The one that is through first, counted from its home, or from e mod N. */
+/* To the worker that would end first. Of equal ones the first counts, from the expert's home on, or from e mod N. */
 static void deal_to_least(const struct dealer *d, size_t i, uint32_t *worker)
 {
 	const uint32_t n = d->g->n_workers, first = d->home[i] != ODM_NOBODY ? d->home[i] : d->expert[i];
@@ -370,8 +371,8 @@ static void sort_by_rows(const struct dealer *d)
 	}
 }
 
-/* Where an expert is on its way to, it costs nothing more when its rows are sent; these, known by now, may be too many
- * for that worker. Before that, it is the expert's first choice. */
+/* A worker that loads an expert already has it for nothing when RUNs are dealt; it may still lose it, because only now
+ * the number of rows is known. When WANTs are dealt, that worker counts as the expert's home. */
 static void ask_kept(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg)
 {
 	for (size_t i = 0; i < d->n; i++) {

@@ -26,26 +26,26 @@ typedef void odm_cost_fn(void *arg, uint32_t worker, uint32_t m, const uint16_t 
 struct odm_deal_times {
 	uint32_t id; /* the member's, whoever else is in the view */
 	struct odm_expert_times expert;
-	double link; /* a RUN and its RESULT take this without rows */
-	double row_link; /* and this for each row beyond the worker with the quickest link: all share main's port */
-	double begin; /* until its earlier loads are through */
-	double layer; /* until the layer's rows come */
-	uint32_t held; /* slots that earlier layers' experts hold, */
-	double freed; /* until this time */
-	double home; /* with caches: share of experts whose home it is, */
-	double homes_from; /* and the shares before it in the order of the hosts file */
+	double link; /* round trip of a RUN and its RESULT without rows */
+	double row_link; /* time of a row both ways, beyond that of the quickest link: main's port is shared by all */
+	double begin; /* time until earlier loads have ended */
+	double layer; /* time until the layer's rows come */
+	uint32_t held; /* number of slots that experts of earlier layers hold */
+	double freed; /* time until the last of these slots is free */
+	double home; /* with caches: the worker is the home of this share of all experts */
+	double homes_from; /* sum of the shares of the workers before it in the hosts file */
 	uint32_t slots; /* 0: as many as are needed */
 };
 
 struct odm_groups {
 	uint32_t n_workers, n_groups;
-	uint32_t n_many; /* the first ones, among which many experts are spread */
+	uint32_t n_many; /* many experts of a layer are dealt to the first n_many workers only */
 	uint32_t n_moe;
 	uint32_t n_experts; /* in a layer; for homes */
-	uint32_t few; /* more experts of a layer than this are dealt as many */
+	uint32_t few; /* up to so many experts of a layer are dealt one by one to groups, more as "many" */
 	bool still; /* the start does not rotate */
 	bool homes; /* for caches, with one group: an expert's first choice is its home */
-	bool ahead; /* loads are ordered; else rows are sent, and loads that were ordered are done */
+	bool ahead; /* WANTs are dealt; else RUNs are, and loads that WANTs ordered count as done */
 	odm_cost_fn *cost; /* NULL: a whole load for every worker and expert */
 	void *cost_arg;
 	const struct odm_deal_times *times; /* [n_workers], or [n_many] if that is more; borrowed */

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_LOADS 8192 /* later ones are not known here */
+#define MAX_LOADS 8192 /* loads beyond these are left out of the estimate */
 #define MOST_LAYER_NS 2e9 /* a longer time between layers is a pause */
 #define NEW_SHARE 0.125 /* share of a new time in the mean */
-#define MOST_LATE_LAYERS 16 /* a worker is not later than this, on paper: what it could not do before is forgotten */
+#define MOST_LATE_LAYERS 16 /* a worker is at most so many layers behind on paper; older debt is forgotten */
 
 int odm_backlog_init(struct odm_backlog *b, uint32_t max_workers, struct od_err *err)
 {
@@ -45,7 +45,7 @@ static double layers_until(const struct odm_backlog *b, uint64_t step, uint32_t 
 	return step == b->step ? (double)m - b->m : (double)b->n_moe - b->m + m;
 }
 
-/* A load that is over: its worker was through with it then, on paper. */
+/* A load of a layer that has run: advances the time at which its worker had ended such loads, on paper. */
 static void end_load(struct odm_backlog *b, const struct odm_backlog_load *l)
 {
 	const double most = b->paper_ns + MOST_LATE_LAYERS * b->pace_ns;
@@ -129,7 +129,7 @@ void odm_backlog_begin(struct odm_backlog *b, uint64_t step, uint32_t m, const u
 	size_t n = 0;
 
 	b->pace_ns = best_pace(b, times, n_workers);
-	/* between two routers paper goes on as the clock does, but for the waits */
+	/* between two routers, time on paper follows the clock, but not beyond a layer's time */
 	paper = b->paper_ns + fmin(b->pace_ns, (double)(now - b->reached_ns));
 	b->now = paper;
 	for (uint32_t w = 0; w < n_workers; w++)

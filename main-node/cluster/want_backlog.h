@@ -15,22 +15,24 @@
 struct odm_backlog_load {
 	uint64_t step;
 	uint32_t m, id; /* id: the worker's */
-	double load_ns, ordered; /* ordered: when, on paper */
+	double load_ns;
+	double ordered; /* time on paper at which it was ordered */
 };
 
 struct odm_backlog {
 	struct odm_backlog_load *load; /* [n of max] in the order of their layers */
 	size_t n, max;
-	double *through; /* [max_workers] by id: when it was through with loads that are over, on paper */
+	double *through; /* [max_workers] by id: time on paper at which its loads of layers that have run ended */
 	uint32_t max_workers;
 	double *path; /* [max_workers]: scratch */
-	/* The router has chosen in this layer at this time. Means: the time between two layers, the wait for loads in
-	 * it, and the loads of a layer. */
+	/* The layer in which the router chose last, and when. */
 	uint64_t step, reached_ns;
 	uint32_t m, n_moe;
-	double layer_ns, stall_ns, loads; /* 0: not known */
-	double pace_ns; /* a layer takes so long on paper */
-	double paper_ns, now; /* on paper: when the last router chose; when odm_backlog_begin was called last */
+	/* Means: time between two layers, wait for loads in it, number of loads of a layer; 0: not known. */
+	double layer_ns, stall_ns, loads;
+	double pace_ns; /* time of a layer on paper */
+	double paper_ns; /* time on paper at which the router chose last */
+	double now; /* time on paper of the last odm_backlog_begin */
 };
 
 OD_MUST_CHECK int odm_backlog_init(struct odm_backlog *b, uint32_t max_workers, struct od_err *err);

@@ -28,12 +28,12 @@ enum odm_time {
 struct odm_time_samples {
 	double ns[ODM_TIME_SAMPLES]; /* the newest ones, a ring */
 	uint32_t n;
-	uint64_t last_ns; /* when the last one came that does not say that it has become quicker */
+	uint64_t last_ns; /* time of the newest sample that was not clearly shorter than the median */
 };
 
 struct odm_worker_times {
 	struct odm_time_samples of[ODM_N_TIMES];
-	struct odm_time_samples many; /* an expert with many rows, whatever their number */
+	struct odm_time_samples many; /* time of a whole expert with many rows */
 };
 
 /* Times of an expert on some worker: its load, its run with few rows, and each row of many. A run of R rows takes
@@ -56,12 +56,12 @@ void odm_times_add(struct odm_worker_times *t, const struct odm_layer_report *r,
 void odm_times_late(struct odm_worker_times *t, double times, double took_ns, double bytes, uint64_t now);
 
 bool odm_time_known(const struct odm_time_samples *s); /* there are enough samples to compare it with others */
-/* Many rows take clearly longer than few. Else the time of a row is only known to be no longer, and depends on how many
- * rows the experts had. True as long as few rows are not known. */
+/* Many rows take clearly longer than few, or the time of few is not known yet. Else a row's time is only an upper
+ * bound, because reading the weights took most of it. */
 bool odm_times_rows_bind(const struct odm_worker_times *t);
 /* The median; 0: there is no sample. */
 double odm_time_median(const struct odm_time_samples *s);
-/* The samples' differences from it: their median. */
+/* The median of the samples' distances from their median. */
 double odm_time_spread(const struct odm_time_samples *s);
 /* The estimate to deal by: the median, less what the time without samples has taken off. best: the quickest worker's
  * median. units: bytes or rows of an expert, of which a sample is one. n_workers: that share the cost of trials. */
