@@ -122,6 +122,12 @@ static bool is_unlike(const struct odm_members *ms, const struct member *m, cons
 	return slower;
 }
 
+/* A worker that is passed over caches nothing. Its homes would fall to one neighbour (odm_home). */
+static bool has_home(const struct member *m)
+{
+	return counts(m) && !m->cost.passed[ODM_DEAL_FEW];
+}
+
 /* Homes change only if shares do clearly, so that noise moves no expert; or if a worker has left with its own. */
 static bool homes_change(const struct odm_members *ms, const struct odm_home_share *share)
 {
@@ -132,7 +138,7 @@ static bool homes_change(const struct odm_members *ms, const struct odm_home_sha
 	for (uint32_t i = 0; i < ms->n_listed; i++) {
 		const struct member *m = ms->listed[i];
 
-		if (!counts(m))
+		if (!has_home(m))
 			continue;
 		other = odm_home_differs(m->home, share[n++].share) || other;
 		covered += m->home;
@@ -149,7 +155,7 @@ static void choose_homes(struct odm_members *ms, const struct best_times *best)
 	for (uint32_t i = 0; i < ms->n_listed; i++) {
 		struct member *m = ms->listed[i];
 
-		if (counts(m))
+		if (has_home(m))
 			h[n++] = (struct odm_home_share){ .times = times_of(ms, m, best, od_now_ns()),
 							  .capacity =
 								  (double)m->cache_experts / (double)ms->cached_bytes };
@@ -161,7 +167,7 @@ static void choose_homes(struct odm_members *ms, const struct best_times *best)
 		return;
 	n = 0;
 	for (uint32_t i = 0; i < ms->n_listed; i++)
-		if (counts(ms->listed[i])) {
+		if (has_home(ms->listed[i])) {
 			ms->listed[i]->home = h[n++].share;
 			ms->listed[i]->homes_from = from;
 			from += ms->listed[i]->home;

@@ -137,6 +137,27 @@ static void homes_of_a_worker_that_left_are_shared(void **state)
 	end(&ms);
 }
 
+static void a_worker_that_is_passed_over_has_no_homes(void **state)
+{
+	struct odm_members ms;
+
+	(void)state;
+	begin(&ms, WORKERS);
+	for (uint32_t i = 0; i < WORKERS; i++) {
+		member[i].pub.cache = true;
+		member[i].cache_experts = LAYERS * EXPERTS;
+	}
+	member[2].cost.passed[ODM_DEAL_FEW] = member[2].cost.passed[ODM_DEAL_MANY] = true;
+	odm_members_compare(&ms);
+	for (uint32_t i = 0; i < WORKERS; i++)
+		assert_float_equal(member[i].home, i == 2 ? 0 : 1.0 / (WORKERS - 1), 1e-6);
+	member[2].cost.passed[ODM_DEAL_FEW] = member[2].cost.passed[ODM_DEAL_MANY] = false;
+	odm_members_compare(&ms);
+	for (uint32_t i = 0; i < WORKERS; i++)
+		assert_float_equal(member[i].home, 1.0 / WORKERS, 1e-6);
+	end(&ms);
+}
+
 /* A cache of less than one expert in BF16 may hold several that are stored in fewer bits. */
 static void small_caches_have_homes(void **state)
 {
@@ -322,6 +343,7 @@ int main(void)
 		cmocka_unit_test(a_link_that_is_not_measured_is_no_standard),
 		cmocka_unit_test(a_link_that_is_measured_anew_counts_as_the_best),
 		cmocka_unit_test(homes_of_a_worker_that_left_are_shared),
+		cmocka_unit_test(a_worker_that_is_passed_over_has_no_homes),
 		cmocka_unit_test(small_caches_have_homes),
 		cmocka_unit_test(absurd_numbers_do_no_harm),
 		cmocka_unit_test(only_a_slow_worker_that_nobody_replaces_is_used),
