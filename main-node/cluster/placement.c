@@ -57,6 +57,10 @@ struct dealer {
 	const uint32_t *rows; /* NULL: one each */
 	size_t n;
 	/* Scratch. */
+	double *drawn; /* [n]: of each, uniform in (0, 1) */
+	uint32_t *run; /* [n_workers]: a run of one row takes so long */
+	uint32_t *loading; /* [n_workers]: a load takes so long */
+	uint32_t *pick, *key; /* [n_workers]: few: the expert that it would be dealt next, and its rank */
 	uint32_t *load; /* [n_workers]: when each is through */
 	uint32_t *path; /* [n_workers]: when its loads are through */
 	uint32_t *loads; /* [n_workers]: their number */
@@ -67,11 +71,40 @@ struct dealer {
 	uint8_t *cost; /* [n_workers][n]; ODM_COST_LACKS: the expert is not dealt to this worker */
 };
 
+static uint32_t ticks(double ns)
+{
+	return ns < TICK_NS * MOST_TICKS ? (uint32_t)(ns / TICK_NS) : MOST_TICKS;
+}
+
+static uint32_t plus(uint32_t a, uint32_t b)
+{
+	return a + b < MOST_TICKS ? a + b : MOST_TICKS;
+}
+
+/* Uniform in (0, 1), of an expert of this layer. */
+static double draw(const struct dealer *d, size_t i)
+{
+	const uint64_t number = (d->step * d->g->n_moe + d->m) << 16 | d->expert[i];
+
+	return ((double)(mix(number) >> 11) + 0.5) * 0x1p-53;
+}
+
+static uint32_t run_ticks(const struct odm_deal_times *t, double rows)
+{
+	return ticks(odm_expert_run_ns(&t->expert, rows) + rows * t->row_link);
+}
+
 static void make_dealer(struct dealer *d, uint32_t *scratch)
 {
 	const size_t n_workers = d->g->n_workers;
 
-	d->load = scratch;
+	scratch += (uintptr_t)scratch % sizeof(double) / sizeof(*scratch);
+	d->drawn = (double *)(void *)scratch;
+	d->run = scratch + 2 * d->n;
+	d->loading = d->run + n_workers;
+	d->pick = d->loading + n_workers;
+	d->key = d->pick + n_workers;
+	d->load = d->key + n_workers;
 	d->path = d->load + n_workers;
 	d->loads = d->path + n_workers;
 	d->next = d->loads + n_workers;
@@ -79,8 +112,14 @@ static void make_dealer(struct dealer *d, uint32_t *scratch)
 	d->by_rows = d->home + d->n;
 	d->order = d->by_rows + d->n;
 	d->cost = (uint8_t *)(d->order + d->n * n_workers);
-	for (size_t i = 0; i < d->n; i++)
+	for (size_t i = 0; i < d->n; i++) {
 		d->home[i] = d->g->homes ? odm_home(d->g, d->m, d->expert[i]) : ODM_NOBODY;
+		d->drawn[i] = draw(d, i);
+	}
+	for (size_t w = 0; w < n_workers; w++) {
+		d->run[w] = run_ticks(&d->g->times[w], 1);
+		d->loading[w] = ticks(d->g->times[w].expert.load);
+	}
 }
 
 static bool is_member(const struct dealer *d, uint32_t w)
@@ -116,16 +155,6 @@ static void ask_all(const struct dealer *d)
 	}
 }
 
-static uint32_t ticks(double ns)
-{
-	return ns < TICK_NS * MOST_TICKS ? (uint32_t)(ns / TICK_NS) : MOST_TICKS;
-}
-
-static uint32_t plus(uint32_t a, uint32_t b)
-{
-	return a + b < MOST_TICKS ? a + b : MOST_TICKS;
-}
-
 /* Times at which a worker has ended its loads, and all of its work. */
 struct deal_end {
 	uint32_t path, load;
@@ -148,26 +177,26 @@ static uint32_t slot_at(const struct dealer *d, uint32_t w, uint32_t run)
 static struct deal_end end_with(const struct dealer *d, uint32_t w, size_t i, uint8_t cost)
 {
 	const struct odm_deal_times *t = &d->g->times[w];
-	const double rows = d->rows != NULL ? d->rows[i] : 1;
-	const uint32_t run = ticks(odm_expert_run_ns(&t->expert, rows) + rows * t->row_link);
+	const uint32_t run = d->rows != NULL ? run_ticks(t, d->rows[i]) : d->run[w];
 	const uint32_t units = cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost;
 	struct deal_end e = { d->path[w], d->load[w] };
 
 	if (units > 0) {
 		const uint32_t slot = slot_at(d, w, run);
 
-		e.path = plus(slot > e.path ? slot : e.path, ticks(t->expert.load * units / ODM_COST_LOAD));
+		e.path = plus(slot > e.path ? slot : e.path,
+			      units == ODM_COST_LOAD ? d->loading[w] : ticks(t->expert.load * units / ODM_COST_LOAD));
 	}
 	e.load = plus(units > 0 && e.path > e.load ? e.path : e.load, run);
 	return e;
 }
 
-/* Uniform in (0, 1), of an expert of this layer. */
-static double draw(const struct dealer *d, size_t i)
+/* A bound that is quick to find: with this cost no expert ends earlier. So most workers need no more arithmetic. */
+static uint32_t least_end(const struct dealer *d, uint32_t w, uint8_t cost)
 {
-	const uint64_t number = (d->step * d->g->n_moe + d->m) << 16 | d->expert[i];
+	const uint32_t loaded = cost >= ODM_COST_LOAD ? plus(d->path[w], d->loading[w]) : 0;
 
-	return ((double)(mix(number) >> 11) + 0.5) * 0x1p-53;
+	return plus(loaded > d->load[w] ? loaded : d->load[w], d->run[w]);
 }
 
 /* A choice's rank: the smallest wins. An expert that is to be loaded leaves its home for a worker that ends clearly
@@ -179,7 +208,7 @@ static uint32_t key_of(const struct dealer *d, uint32_t w, size_t i, uint32_t lo
 
 	if (!leaves)
 		return load;
-	return plus(load, ticks(fmax(0, load * TICK_NS - d->g->times[w].layer) * HOMING_SHARE / draw(d, i)));
+	return plus(load, ticks(fmax(0, load * TICK_NS - d->g->times[w].layer) * HOMING_SHARE / d->drawn[i]));
 }
 
 static void give(const struct dealer *d, uint32_t w, size_t i, uint8_t cost)
@@ -262,16 +291,32 @@ static uint32_t cheapest(const struct dealer *d, uint32_t w, const uint32_t *wor
 	return d->next[w] < d->n ? order[d->next[w]] : ODM_NOBODY;
 }
 
+/* A worker's pick and its rank hold until that expert is dealt. If the worker is dealt one, it is that. */
+static bool is_ranked(const struct dealer *d, uint32_t w, const uint32_t *worker)
+{
+	return d->pick[w] != ODM_NOBODY && worker[d->pick[w]] == ODM_NOBODY;
+}
+
 /* Deals one more expert: the one that will be ready first. False: none is left that can be dealt. */
 static bool deal_one(const struct dealer *d, uint32_t *worker)
 {
 	uint32_t best = ODM_NOBODY, best_load = 0, best_i = 0;
 
 	for (uint32_t w = 0; w < d->g->n_workers; w++) {
-		const uint32_t i = cheapest(d, w, worker),
-			       load = i == ODM_NOBODY ? 0 : key_of(d, w, i, end_with(d, w, i, *cost_at(d, w, i)).load);
+		const bool ranked = is_ranked(d, w, worker);
+		const uint32_t i = ranked ? d->pick[w] : cheapest(d, w, worker);
+		uint32_t load;
 
-		if (i == ODM_NOBODY || (best != ODM_NOBODY && load > best_load))
+		if (i == ODM_NOBODY)
+			continue;
+		if (!ranked) {
+			if (best != ODM_NOBODY && least_end(d, w, *cost_at(d, w, i)) > best_load)
+				continue;
+			d->key[w] = key_of(d, w, i, end_with(d, w, i, *cost_at(d, w, i)).load);
+			d->pick[w] = i;
+		}
+		load = d->key[w];
+		if (best != ODM_NOBODY && load > best_load)
 			continue;
 		if (best != ODM_NOBODY && load == best_load &&
 		    (i > best_i || (i == best_i && turn(d, w, i) > turn(d, best, i))))
@@ -291,7 +336,7 @@ static bool deal_one(const struct dealer *d, uint32_t *worker)
  * it is loaded at home. */
 static void send_home(const struct dealer *d, size_t i)
 {
-	if (d->home[i] == ODM_NOBODY || *cost_at(d, d->home[i], i) != ODM_COST_LOAD || draw(d, i) * MOVES_ONE_OF > 1)
+	if (d->home[i] == ODM_NOBODY || *cost_at(d, d->home[i], i) != ODM_COST_LOAD || d->drawn[i] * MOVES_ONE_OF > 1)
 		return;
 	for (uint32_t w = 0; w < d->g->n_workers; w++)
 		if (*cost_at(d, w, i) < ODM_COST_LOAD)
@@ -304,8 +349,10 @@ static void deal_few(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expe
 	deal_again(d, keep, arg, worker);
 	for (size_t i = 0; i < d->n; i++)
 		send_home(d, i);
-	for (uint32_t w = 0; w < d->g->n_workers; w++)
+	for (uint32_t w = 0; w < d->g->n_workers; w++) {
 		sort_by_cost(d, w);
+		d->pick[w] = ODM_NOBODY;
+	}
 	while (deal_one(d, worker))
 		;
 }
@@ -318,12 +365,14 @@ static void deal_to_least(const struct dealer *d, size_t i, uint32_t *worker)
 	const uint32_t n = d->g->n_workers, first = d->home[i] != ODM_NOBODY ? d->home[i] : d->expert[i];
 	uint32_t best = ODM_NOBODY, best_load = 0;
 
-	for (uint32_t j = 0; j < n; j++) {
-		const uint32_t w = (first + j) % n;
+	for (uint32_t j = 0, w = first % n; j < n; j++, w = w + 1 < n ? w + 1 : 0) {
 		const uint8_t cost = *cost_at(d, w, i);
-		const uint32_t load = key_of(d, w, i, end_with(d, w, i, cost).load);
+		uint32_t load;
 
-		if (cost == ODM_COST_LACKS || (best != ODM_NOBODY && load >= best_load))
+		if (cost == ODM_COST_LACKS || (best != ODM_NOBODY && least_end(d, w, cost) >= best_load))
+			continue;
+		load = key_of(d, w, i, end_with(d, w, i, cost).load);
+		if (best != ODM_NOBODY && load >= best_load)
 			continue;
 		best = w;
 		best_load = load;
