@@ -48,6 +48,50 @@ static uint64_t mix(uint64_t x)
 	return x ^ x >> 32;
 }
 
+/* An expert's place in its layer's circle; the worker's arc begins at homes_from. So a layer's experts are shared
+ * evenly, and few have another home when shares change a little. */
+static double circle_place(const struct odm_groups *g, uint32_t m, uint16_t expert)
+{
+	const uint64_t turned = mix((uint64_t)m + 1);
+
+	return ((double)((expert + turned) % g->n_experts) + (double)(turned >> 11) * 0x1p-53) / g->n_experts;
+}
+
+#define NO_ARC (-INFINITY)
+
+static double arc_from(const struct odm_deal_times *t)
+{
+	return t->home > 0 ? t->homes_from : NO_ARC;
+}
+
+/* The worker whose arc begins closest before the place. */
+struct home_search {
+	double at, best;
+	uint32_t home;
+};
+
+static struct home_search home_search(const struct odm_groups *g, uint32_t m, uint16_t expert)
+{
+	return (struct home_search){ .at = circle_place(g, m, expert), .best = 2 };
+}
+
+static void look_at(struct home_search *h, uint32_t w, double from)
+{
+	const double behind = h->at >= from ? h->at - from : h->at - from + 1;
+
+	h->home = behind < h->best ? w : h->home;
+	h->best = behind < h->best ? behind : h->best;
+}
+
+uint32_t odm_home(const struct odm_groups *g, uint32_t m, uint16_t expert)
+{
+	struct home_search h = home_search(g, m, expert);
+
+	for (uint32_t w = 0; w < g->n_workers; w++)
+		look_at(&h, w, arc_from(&g->times[w]));
+	return h.home;
+}
+
 /* A layer's experts on their way to workers. Times are in ticks. */
 struct dealer {
 	const struct odm_groups *g;
@@ -58,6 +102,7 @@ struct dealer {
 	size_t n;
 	/* Scratch. */
 	double *drawn; /* [n]: of each, uniform in (0, 1) */
+	double *arc; /* [n_workers]: with homes, where its arc begins */
 	uint32_t *run; /* [n_workers]: a run of one row takes so long */
 	uint32_t *loading; /* [n_workers]: a load takes so long */
 	uint32_t *pick, *key; /* [n_workers]: few: the expert that it would be dealt next, and its rank */
@@ -94,13 +139,24 @@ static uint32_t run_ticks(const struct odm_deal_times *t, double rows)
 	return ticks(odm_expert_run_ns(&t->expert, rows) + rows * t->row_link);
 }
 
+/* As odm_home, from a table that is read quickly. */
+static uint32_t home_of(const struct dealer *d, size_t i)
+{
+	struct home_search h = home_search(d->g, d->m, d->expert[i]);
+
+	for (uint32_t w = 0; w < d->g->n_workers; w++)
+		look_at(&h, w, d->arc[w]);
+	return h.home;
+}
+
 static void make_dealer(struct dealer *d, uint32_t *scratch)
 {
 	const size_t n_workers = d->g->n_workers;
 
 	scratch += (uintptr_t)scratch % sizeof(double) / sizeof(*scratch);
 	d->drawn = (double *)(void *)scratch;
-	d->run = scratch + 2 * d->n;
+	d->arc = d->drawn + d->n;
+	d->run = scratch + 2 * d->n + 2 * n_workers;
 	d->loading = d->run + n_workers;
 	d->pick = d->loading + n_workers;
 	d->key = d->pick + n_workers;
@@ -112,13 +168,14 @@ static void make_dealer(struct dealer *d, uint32_t *scratch)
 	d->by_rows = d->home + d->n;
 	d->order = d->by_rows + d->n;
 	d->cost = (uint8_t *)(d->order + d->n * n_workers);
-	for (size_t i = 0; i < d->n; i++) {
-		d->home[i] = d->g->homes ? odm_home(d->g, d->m, d->expert[i]) : ODM_NOBODY;
-		d->drawn[i] = draw(d, i);
-	}
 	for (size_t w = 0; w < n_workers; w++) {
+		d->arc[w] = arc_from(&d->g->times[w]);
 		d->run[w] = run_ticks(&d->g->times[w], 1);
 		d->loading[w] = ticks(d->g->times[w].expert.load);
+	}
+	for (size_t i = 0; i < d->n; i++) {
+		d->home[i] = d->g->homes ? home_of(d, i) : ODM_NOBODY;
+		d->drawn[i] = draw(d, i);
 	}
 }
 
@@ -460,27 +517,6 @@ static void deal_many(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t exp
 			if (worker[i] == ODM_NOBODY && (cached == 0 || is_cached(d, i)))
 				deal_to_least(d, i, worker);
 		}
-}
-
-/* An expert's place in its layer's circle; the worker's arc begins at homes_from. So a layer's experts are shared
- * evenly, and few have another home when shares change a little. */
-uint32_t odm_home(const struct odm_groups *g, uint32_t m, uint16_t expert)
-{
-	const uint64_t turned = mix((uint64_t)m + 1);
-	const double at =
-		((double)((expert + turned) % g->n_experts) + (double)(turned >> 11) * 0x1p-53) / g->n_experts;
-	double best = 2;
-	uint32_t home = 0;
-
-	for (uint32_t w = 0; w < g->n_workers; w++) {
-		const double from = g->times[w].homes_from, behind = at >= from ? at - from : at - from + 1;
-
-		if (g->times[w].home > 0 && behind < best) {
-			best = behind;
-			home = w;
-		}
-	}
-	return home;
 }
 
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, const uint32_t *rows,

@@ -79,7 +79,7 @@ void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint1
 	      size_t n_experts, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker,
 	      uint32_t *scratch);
 #define ODM_DEAL_SCRATCH(n_experts, n_workers) \
-	((size_t)(n_workers) * (9 + (size_t)(n_experts) + (size_t)(n_experts) / 4) + 4 * (size_t)(n_experts) + 1)
+	((size_t)(n_workers) * (11 + (size_t)(n_experts) + (size_t)(n_experts) / 4) + 4 * (size_t)(n_experts) + 1)
 
 /* With homes: the expert's. Workers share a layer's experts by their shares, each as evenly as whole experts allow. */
 uint32_t odm_home(const struct odm_groups *g, uint32_t m, uint16_t expert);
