@@ -23,7 +23,7 @@ struct odp_routes {
 	 * runs ahead. */
 	int32_t (*guess)(void *arg, uint32_t text, uint32_t position, float *margin);
 	/* The experts [top_k] that a row with this token uses. *probability [n_experts]: of main's router; NULL: not
-	 * known. */
+	 * known. probability NULL: not wanted. */
 	void (*used)(void *arg, uint32_t text, uint32_t position, int32_t token, uint32_t m, uint16_t *expert,
 		     const float **probability);
 	/* The shadow's prediction for a row with this token. NULL: there is no shadow. */

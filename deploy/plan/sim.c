@@ -240,11 +240,10 @@ static void use_layer(struct odp_sim *s, const struct odp_routes *r, uint32_t n_
 		      bool *used)
 {
 	uint16_t expert[OD_MAX_TOP_K];
-	const float *unused;
 
 	memset(used, 0, s->model.n_experts * sizeof(*used));
 	for (uint32_t text = 0; text < n_texts; text++) {
-		r->used(r->arg, text, position, r->token(r->arg, text, position), m, expert, &unused);
+		r->used(r->arg, text, position, r->token(r->arg, text, position), m, expert, NULL);
 		for (uint32_t k = 0; k < s->model.top_k; k++)
 			used[expert[k]] = true;
 	}

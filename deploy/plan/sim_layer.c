@@ -20,13 +20,15 @@ static void find_routes(struct odp_sim *s)
 {
 	const struct odp_routes *r = s->work->routes;
 	const struct sim_pass *p = s->engine.now;
-	bool known = in_decode(s) && s->o.hedge > 0;
+	const bool wanted = in_decode(s) && s->o.hedge > 0;
+	bool known = wanted;
 
 	for (size_t i = 0; i < p->n_rows; i++) {
 		const struct sim_row *row = &p->row[i];
 		const float *probability = NULL;
 
-		r->used(r->arg, row->text, row->position, row->token, p->m, s->used + i * s->model.top_k, &probability);
+		r->used(r->arg, row->text, row->position, row->token, p->m, s->used + i * s->model.top_k,
+			wanted ? &probability : NULL);
 		known = known && probability != NULL;
 		if (known)
 			memcpy(s->probability + i * s->model.n_experts, probability,

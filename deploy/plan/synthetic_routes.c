@@ -187,6 +187,8 @@ static void used(void *arg, uint32_t text, uint32_t position, int32_t token, uin
 
 	row_logits(s, text, position, token, m);
 	top(s->row, s->o.n_experts, s->o.top_k, expert);
+	if (probability == NULL)
+		return;
 	softmax(s->row, s->probability, s->o.n_experts);
 	*probability = s->probability;
 }

@@ -33,7 +33,8 @@ static void used(void *arg, uint32_t text, uint32_t position, int32_t token, uin
 	(void)text;
 	(void)token; /* without drafts it is main's */
 	memcpy(expert, t->used + i * t->top_k, t->top_k * sizeof(*expert));
-	*probability = t->probability != NULL ? t->probability + i * t->n_experts : NULL;
+	if (probability != NULL)
+		*probability = t->probability != NULL ? t->probability + i * t->n_experts : NULL;
 }
 
 static void predict(void *arg, uint32_t text, uint32_t position, int32_t token, uint32_t m, struct odp_view *view)
