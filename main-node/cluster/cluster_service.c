@@ -623,7 +623,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 		 * another's. */
 		if (p != NULL && (p->worker == worker || x->code == OD_OK)) {
 			any = p;
-			p->worker = worker; /* if it was late, it still is the first */
+			odm_recovery_first(&s->recovery, p, worker);
 			settle(s, p, x, bytes);
 			if (p->state == ODM_PIECE_DONE)
 				record_expert(&answer, p, x);

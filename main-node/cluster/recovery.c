@@ -413,6 +413,20 @@ void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran)
 		l->watch.most_rows = 0;
 }
 
+void odm_recovery_first(struct odm_recovery *r, struct odm_piece *p, uint32_t worker)
+{
+	struct odm_link *other = p->worker != ODM_NOBODY ? &r->net->link[p->worker] : NULL;
+	const bool sent = p->state == ODM_PIECE_SENT;
+
+	if (p->worker == worker)
+		return;
+	p->worker = worker;
+	p->state = ODM_PIECE_TODO; /* The other one does not owe it any more. */
+	if (other == NULL || !sent || odm_pieces_open(p->work, p->request))
+		return;
+	other->held_bytes -= p->run_bytes < other->held_bytes ? p->run_bytes : other->held_bytes;
+}
+
 static bool others_live(struct odm_recovery *r, uint32_t worker)
 {
 	uint32_t i = 0;

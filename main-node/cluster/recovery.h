@@ -45,6 +45,10 @@ void odm_recovery_sent(struct odm_recovery *r, uint32_t worker, struct odm_piece
 void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran);
 void odm_recovery_attached(struct odm_recovery *r, uint32_t worker);
 
+/* worker answers this piece: the one that was asked, or one that is late and still the first. Then the rows of the
+ * other's RUN no longer count as in flight when nothing of it is open, since its answer will not be looked at. */
+void odm_recovery_first(struct odm_recovery *r, struct odm_piece *p, uint32_t worker);
+
 /* To be called in each round of waiting. end_rests: makes pieces sendable that have rested long enough. probe: every
  * 250 ms probes all data sockets, distrusts workers that never answer, and sends lost RUNs again. move: gives pieces of
  * dead workers to others. overtake: asks others for what a late worker owes, and takes the answer that comes first.

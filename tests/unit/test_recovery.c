@@ -705,6 +705,42 @@ static void what_only_a_late_worker_has_stays_with_it(void **state)
 	odm_pieces_fini(w.work);
 }
 
+/* Else the other one, whose answer is not looked at, seems to hold the rows for ever. */
+static void rows_that_a_late_worker_answers_first_are_not_in_flight(void **state)
+{
+	struct odm_piece *p, *q;
+
+	(void)state;
+	for (int alone = 0; alone < 2; alone++) {
+		begin(3, 1);
+		p = &w.work[0].piece[0];
+		worker[0].slow_link = true;
+		overtaken_ms(5000);
+		send_piece(NULL, p);
+		assert_int_equal(p->worker, 1);
+		w.link[1].held_bytes = 1500;
+		p->run_bytes = 1000;
+		q = &w.work[0].piece[1];
+		*q = *p;
+		q->late_request = 0;
+		w.work[0].n = alone ? 1 : 2;
+		odm_recovery_first(&w.recovery, p, 0);
+		assert_int_equal(p->worker, 0);
+		p->state = ODM_PIECE_DONE;
+		assert_int_equal(w.link[1].held_bytes, alone ? 500 : 1500);
+		odm_recovery_first(&w.recovery, q, 1); /* as asked */
+		assert_int_equal(w.link[1].held_bytes, alone ? 500 : 1500);
+		odm_pieces_fini(w.work);
+	}
+	begin(2, 1); /* nobody was left to ask */
+	p = &w.work[0].piece[0];
+	p->worker = ODM_NOBODY;
+	p->state = ODM_PIECE_TODO;
+	odm_recovery_first(&w.recovery, p, 0);
+	assert_int_equal(p->worker, 0);
+	odm_pieces_fini(w.work);
+}
+
 static void nobody_is_overtaken_when_nobody_is_quicker(void **state)
 {
 	(void)state;
@@ -806,6 +842,7 @@ int main(void)
 		cmocka_unit_test(what_is_damaged_is_told),
 		cmocka_unit_test(what_a_late_worker_owes_is_asked_of_another_too),
 		cmocka_unit_test(what_only_a_late_worker_has_stays_with_it),
+		cmocka_unit_test(rows_that_a_late_worker_answers_first_are_not_in_flight),
 		cmocka_unit_test(nobody_is_overtaken_when_nobody_is_quicker),
 		cmocka_unit_test(one_that_is_passed_over_is_better_than_none),
 	};
