@@ -742,30 +742,26 @@ static bool halves(struct odm_expert_service *base, const struct odm_step *step)
 	return odm_prompt_rows_halves(&((struct service *)base)->prompt, step->n_rows);
 }
 
-static bool any_late(const struct service *s)
-{
-	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
-		if (s->net.link[w].watch.late)
-			return true;
-	return false;
-}
-
 /* half: of the rows. */
 static int begin_layer(struct service *s, size_t half, struct od_err *err)
 {
 	struct odm_pieces *other = &s->work[1 - half];
+	int rc = OD_OK;
 
 	/* The view changes only while nothing is under way. */
-	if (is_under_way(other) && any_late(s)) {
-		const int rc = run_pieces(s, other, err);
-
-		if (rc != OD_OK)
-			return rc;
+	if (is_under_way(other) && odm_links_any_lost(&s->net))
+		rc = run_pieces(s, other, err);
+	/* A decode step between two layers of a prompt may have found all workers gone. */
+	if (rc == OD_OK && s->net.view.n_workers == 0) {
+		rc = odm_links_wait(&s->net, err);
+		begin_links(s);
 	}
+	if (rc != OD_OK)
+		return rc;
 	odm_pieces_end(&s->work[half]); /* one that failed and begins again */
 	if (!is_under_way(other)) {
 		odm_recovery_begin(&s->recovery, s->now->step);
-		odm_links_avoid_late(&s->net);
+		odm_links_avoid_lost(&s->net);
 		odm_prompt_rows_begin(&s->prompt, &s->work[half]);
 	}
 	odm_links_time(&s->net);

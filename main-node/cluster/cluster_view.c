@@ -354,25 +354,43 @@ static void put_last(struct odm_links *l, uint32_t worker)
 	l->view.worker[last] = member;
 }
 
+static bool is_lost(const struct odm_links *l, uint32_t worker)
+{
+	return l->link[worker].watch.late || l->link[worker].session == 0;
+}
+
+/* Counts lost ones of the first n workers. */
+static uint32_t count_lost(const struct odm_links *l, uint32_t n)
+{
+	uint32_t lost = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		lost += is_lost(l, i);
+	return lost;
+}
+
 static bool others_have_all(const struct odm_links *l)
 {
 	uint32_t id[OD_MAX_HOSTS], n = 0;
 
 	for (uint32_t i = 0; i < l->view.n_few; i++)
-		if (!l->link[i].watch.late)
+		if (!is_lost(l, i))
 			id[n++] = l->view.worker[i].id;
 	return odm_members_have_all(odm_cluster_members(l->cluster), id, n);
 }
 
-void odm_links_avoid_late(struct odm_links *l)
+bool odm_links_any_lost(const struct odm_links *l)
 {
-	uint32_t late = 0, late_many = 0;
+	const uint32_t lost = count_lost(l, l->view.n_few);
 
-	for (uint32_t i = 0; i < l->view.n_few; i++) {
-		late += l->link[i].watch.late;
-		late_many += i < l->view.n_many && l->link[i].watch.late;
-	}
-	if (late == 0 || late == l->view.n_few)
+	return lost > 0 && lost < l->view.n_few;
+}
+
+void odm_links_avoid_lost(struct odm_links *l)
+{
+	const uint32_t lost = count_lost(l, l->view.n_few), lost_many = count_lost(l, l->view.n_many);
+
+	if (!odm_links_any_lost(l))
 		return;
 	if (!others_have_all(l)) {
 		for (uint32_t i = 0; i < l->view.n_few; i++)
@@ -381,11 +399,11 @@ void odm_links_avoid_late(struct odm_links *l)
 	}
 	/* From the last one on: put_last() moves only workers behind i. */
 	for (uint32_t i = l->view.n_few; i-- > 0;) {
-		if (l->link[i].watch.late)
+		if (is_lost(l, i))
 			put_last(l, i);
 	}
-	l->view.n_few -= late;
-	l->view.n_many -= late_many;
+	l->view.n_few -= lost;
+	l->view.n_many -= lost_many;
 	if (l->view.n_many == 0)
 		l->view.n_many = l->view.n_few;
 	l->stale = true;

@@ -15,7 +15,7 @@ struct odm_links {
 	struct odm_view view;
 	struct odm_groups groups;
 	struct odm_deal_times *times; /* [OD_MAX_HOSTS]: of the view's workers */
-	bool stale; /* odm_links_avoid_late has changed the view: it is taken again for the next step */
+	bool stale; /* odm_links_avoid_lost has changed the view: it is taken again for the next step */
 	struct odm_link *link; /* [OD_MAX_HOSTS], by index in the view */
 	struct odm_view now; /* all present members, attached or not */
 	struct odm_link
@@ -54,10 +54,12 @@ bool odm_links_attach(struct odm_links *l);
 /* Within a step, without waiting: present workers outside the view join it, returning ones at their old index; other
  * indices stay. True: at least one joined. Links of lost workers must be closed before. */
 bool odm_links_join(struct odm_links *l);
-/* Between layers: the rest of the step goes on without workers that were late in it (data_link.h). Indices in the view
- * change. If some experts are in the shares of these only (od-pack --share), they stay, and may be late again: others
- * would be asked for each of these experts first. */
-void odm_links_avoid_late(struct odm_links *l);
+/* Some workers that are dealt experts were late in this step (data_link.h) or were found dead, and others were not. */
+bool odm_links_any_lost(const struct odm_links *l);
+/* Between layers: the rest of the step goes on without such workers. Indices in the view change. If some experts are in
+ * the shares of these only (od-pack --share), they stay, and may be late again: others would be asked for each of these
+ * experts first. */
+void odm_links_avoid_lost(struct odm_links *l);
 /* Any thread: sets and returns the error of a step that has no worker left. */
 int odm_links_none_left(struct odm_links *l, struct od_err *err);
 

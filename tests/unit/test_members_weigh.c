@@ -321,9 +321,10 @@ static uint32_t left_out(const char *late)
 	of_cluster = &ms;
 	for (uint32_t i = 0; i < 3; i++) {
 		worker[i] = member[i].pub;
+		link[i].session = 1;
 		link[i].watch.late = strchr(late, (int)('0' + i)) != NULL;
 	}
-	odm_links_avoid_late(&l);
+	odm_links_avoid_lost(&l);
 	end(&ms);
 	return 3 - l.view.n_few;
 }
