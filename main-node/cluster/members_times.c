@@ -282,8 +282,8 @@ static double run_of(const struct member *m)
 	return odm_time_known(run) ? odm_time_median(run) : ODM_ROWS_OF_RUN * odm_time_median(row);
 }
 
-struct odm_many_times odm_members_many(struct odm_members *ms, const struct odm_member *worker, uint32_t n,
-				       double experts)
+struct odm_many_times odm_members_many(struct odm_members *ms, const struct odm_member *worker,
+				       const uint32_t *n_experts, uint32_t n)
 {
 	struct odm_many_times t = { 0 };
 	bool known = true;
@@ -293,8 +293,10 @@ struct odm_many_times odm_members_many(struct odm_members *ms, const struct odm_
 		const struct member *m = ms->member[worker[i].id];
 		const double run = run_of(m);
 
+		if (n_experts[i] == 0)
+			continue;
 		known = known && run > 0;
-		t.run = fmax(t.run, odm_link_cost_latency(&m->cost) + experts * run);
+		t.run = fmax(t.run, odm_link_cost_latency(&m->cost) + n_experts[i] * run);
 		if (is_measured(m, ODM_TIME_ROW))
 			t.row = fmax(t.row, odm_time_median(&m->times.of[ODM_TIME_ROW]));
 	}
@@ -333,7 +335,8 @@ void odm_members_times(struct odm_members *ms, const struct odm_member *worker, 
 			.id = worker[i].id,
 			.expert = times_of(ms, m, &best, now),
 			.link = latency + 2 * HEADER_BYTES * byte,
-			.row_link = 2 * (byte - best.byte) * ms->shape.row_bytes,
+			/* A quicker one may be distrusted, and is not the best then. */
+			.row_link = 2 * fmax(0, byte - best.byte) * ms->shape.row_bytes,
 			.home = m->home,
 			.homes_from = m->homes_from,
 			.slots = worker[i].slots,

@@ -15,13 +15,13 @@ void odm_members_worked(struct odm_members *ms, uint32_t id, const struct odm_la
 /* Any thread: what the workers [n] take, to deal by. */
 void odm_members_times(struct odm_members *ms, const struct odm_member *worker, uint32_t n,
 		       struct odm_deal_times *times);
-/* The slowest worker's times: a RUN of so many experts with few rows, beside its rows' way (0: not known), and each of
- * many rows besides (0: nothing, or not known). */
+/* The slowest times of workers that have experts of a layer: a RUN of them with few rows, beside its rows' way (0: not
+ * known), and each of many rows besides (0: nothing, or not known). */
 struct odm_many_times {
 	double run, row;
 };
-/* Engine thread: of the workers [n]. */
-struct odm_many_times odm_members_many(struct odm_members *ms, const struct odm_member *worker, uint32_t n,
-				       double experts);
+/* Engine thread: of the workers [n], of which worker[i] has n_experts[i]. */
+struct odm_many_times odm_members_many(struct odm_members *ms, const struct odm_member *worker,
+				       const uint32_t *n_experts, uint32_t n);
 
 #endif

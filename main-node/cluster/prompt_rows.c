@@ -37,34 +37,34 @@ void odm_prompt_rows_end(struct odm_prompt_rows *p, const struct odm_pieces *wor
 	odm_port_end(&p->port);
 }
 
-/* The most experts that a worker has in this layer; 0: they do not fit into its slots together, so that it would load
- * some of them for every batch. */
-static uint32_t most_experts(struct odm_prompt_rows *p, const struct odm_pieces *work)
+/* Counts each worker's experts in this layer, and returns the number of workers that have any. 0: a worker's do not fit
+ * into its slots together, so that it would load some of them for every batch. */
+static uint32_t count_dealt(struct odm_prompt_rows *p, const struct odm_pieces *work)
 {
 	const struct odm_view *v = &p->net->view;
-	uint32_t most = 0;
+	uint32_t n_workers = 0;
+	bool fit = true;
 
 	memset(p->n_dealt, 0, v->n_workers * sizeof(*p->n_dealt));
 	for (size_t i = 0; i < work->n_chosen; i++) {
-		const uint32_t w = work->worker_of[i], n = ++p->n_dealt[w];
+		const uint32_t w = work->worker_of[i];
 
-		if (n > v->worker[w].slots)
-			return 0;
-		most = n > most ? n : most;
+		n_workers += p->n_dealt[w] == 0;
+		fit = fit && ++p->n_dealt[w] <= v->worker[w].slots;
 	}
-	return most;
+	return fit ? n_workers : 0;
 }
 
 uint32_t odm_prompt_rows_batch(struct odm_prompt_rows *p, const struct odm_pieces *work, bool half, uint32_t most)
 {
 	const struct odm_view *v = &p->net->view;
-	const uint32_t n = p->net->groups.n_many, experts = most_experts(p, work);
-	const size_t bytes = p->row_bytes * (p->top_k < n ? p->top_k : n); /* a row goes to so many workers */
+	const uint32_t n = count_dealt(p, work), all = n > 0 ? n : p->net->groups.n_many;
+	const size_t bytes = p->row_bytes * (p->top_k < all ? p->top_k : all); /* a row goes to so many workers */
 	uint32_t rows = most;
 
-	if (experts > 0) {
+	if (n > 0) {
 		const struct odm_many_times t =
-			odm_members_many(odm_cluster_members(p->net->cluster), v->worker, v->n_workers, experts);
+			odm_members_many(odm_cluster_members(p->net->cluster), v->worker, p->n_dealt, v->n_workers);
 		const size_t n_rows = work->call->n_rows;
 
 		rows = odm_batch_rows(&p->port, &(struct odm_batch_work){
