@@ -801,6 +801,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	}
 	s->layer_stall_ns = 0;
 	/* Placement goes to workers that were sent a WANT for the expert: their loads are under way. */
+	s->net.groups.second = call->first > 0;
 	odm_pieces_deal(work, call, &s->net.groups, wanted_at, &(struct deal){ s, call });
 	odm_pieces_cut(
 		work, call,

@@ -477,8 +477,15 @@ static void sort_by_rows(const struct dealer *d)
 	}
 }
 
+static void leave_to(const struct dealer *d, uint32_t worker, size_t i)
+{
+	for (uint32_t w = 0; w < d->g->n_workers; w++)
+		*cost_at(d, w, i) = w == worker ? 0 : ODM_COST_LACKS;
+}
+
 /* A worker that loads an expert already has it for nothing when RUNs are dealt; it may still lose it, because only now
- * the number of rows is known. When WANTs are dealt, that worker counts as the expert's home. */
+ * the number of rows is known: but not between two halves of a step's rows, or the layer would load it twice. When
+ * WANTs are dealt, that worker counts as the expert's home. */
 static void ask_kept(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg)
 {
 	for (size_t i = 0; i < d->n; i++) {
@@ -488,6 +495,8 @@ static void ask_kept(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_
 			continue;
 		if (d->g->ahead)
 			d->home[i] = w;
+		else if (d->g->second)
+			leave_to(d, w, i);
 		else
 			*cost_at(d, w, i) = 0;
 	}

@@ -284,6 +284,28 @@ static void a_prompt_goes_to_who_keeps_its_experts(void **state)
 		assert_true(n[w] > 0);
 }
 
+/* The second half of a step's rows finds the first one's experts where they are, however its own rows are spread. */
+static void halves_of_a_prompt_load_an_expert_once(void **state)
+{
+	struct odm_groups g = odm_groups_make(4, 2, 2, 12);
+	const uint16_t expert[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	const uint32_t keep[] = { 1, 1, 1, 1, 1, 1, ODM_NOBODY, 7 }; /* worker 7 is no longer there */
+	const uint32_t rows[] = { 640, 640, 640, 64, 64, 64, 64, 64 };
+	uint32_t worker[8], scratch[ODM_DEAL_SCRATCH(8, 4)], moved = 0;
+
+	(void)state;
+	g.times = alike_workers(4);
+	odm_deal(&g, 1, 5, expert, rows, 8, keep_table, (void *)keep, worker, scratch);
+	for (int e = 0; e < 6; e++)
+		moved += worker[e] != 1;
+	assert_true(moved > 0);
+	g.second = true;
+	odm_deal(&g, 1, 5, expert, rows, 8, keep_table, (void *)keep, worker, scratch);
+	for (int e = 0; e < 6; e++)
+		assert_int_equal(worker[e], 1);
+	assert_true(worker[6] != 1 && worker[7] != 1 && worker[7] < 4);
+}
+
 /* When a worker is through with its loads, and with all. */
 struct simple_end {
 	uint32_t path, load;
@@ -455,6 +477,7 @@ int main(void)
 		cmocka_unit_test(work_grows_with_the_number_of_experts),
 		cmocka_unit_test(groups_that_stand_still),
 		cmocka_unit_test(a_prompt_goes_to_who_keeps_its_experts),
+		cmocka_unit_test(halves_of_a_prompt_load_an_expert_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
