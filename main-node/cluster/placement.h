@@ -46,7 +46,7 @@ struct odm_groups {
 	bool still; /* the start does not rotate */
 	bool homes; /* for caches, with one group: an expert's first choice is its home */
 	bool ahead; /* WANTs are dealt; else RUNs are, and loads that WANTs ordered count as done */
-	bool second; /* of a step's rows the second half is dealt: the first one's experts stay where they are */
+	bool second; /* The second half of a step's rows is dealt: experts of the first one stay where they are. */
 	odm_cost_fn *cost; /* NULL: a whole load for every worker and expert */
 	void *cost_arg;
 	const struct odm_deal_times *times; /* [n_workers], or [n_many] if that is more; borrowed */

@@ -117,9 +117,8 @@ def gets_no_experts_until_its_link_is_good(**way):
         c.expect(all(t == (1, ["w1"]) for t in texts), (way, texts))
         limit("w1", None)
         c.await_message(f"worker {lan().address('w1')}:5701 is used again")
-        c.text()  # it may be used in the middle of a text
-        runs, passed = c.text()
-        c.expect(runs > 1 and not passed, (runs, passed))
+        while (text := c.text())[0] == 1 or text[1]:  # A busy machine may make it look slower than the other for a text; c.guard ends it.
+            pass
         err = c.end()
         expect_calm(err)
         assert "lost" not in err, err
