@@ -52,8 +52,10 @@ static void say_problem(struct odp_plan *p, const char *remedy, const char *fmt,
 	struct odp_problem *problem = &p->problem[p->n_problems];
 	va_list ap;
 
-	if (p->n_problems == ODP_MAX_PROBLEMS)
+	if (p->n_problems == ODP_MAX_PROBLEMS) {
+		p->n_more_problems++;
 		return;
+	}
 	p->n_problems++;
 	va_start(ap, fmt);
 	vsnprintf(problem->what, sizeof(problem->what), fmt, ap);
@@ -292,20 +294,27 @@ static int plan_alone(struct planning *g, struct od_err *err)
 {
 	struct odp_plan *p = g->plan;
 	struct odp_host_plan *h = &p->host[0];
-	struct odp_alone a = { 0 };
+	struct odp_alone a = { 0 }, next;
 	int rc = OD_OK;
 
 	h->disk_bytes = od_pack_disk_bytes(g->model->pack);
 	p->texts.writing = 1;
-	for (size_t i = N_TEXT_COUNTS; rc == OD_OK && i-- > 0;) {
+	for (size_t i = N_TEXT_COUNTS; rc == OD_OK && i-- > 0 && !(a.memory.n > 0 && odp_memory_fits(&a.memory));) {
 		p->texts.parallel = text_counts[i];
-		rc = odp_memory_alone(&a, g->model, g->device, &p->texts, limit_of(h), err);
-		if (rc == OD_OK && odp_memory_fits(&a.memory) && a.ctx_tokens >= p->texts.ctx_tokens)
-			break;
+		rc = odp_memory_alone(&next, g->model, g->device, &p->texts, limit_of(h), err);
+		if (a.memory.n == 0 || next.memory.need_bytes < a.memory.need_bytes)
+			a = next;
 	}
 	if (rc != OD_OK)
 		return rc;
 	take_alone(h, g->model, &a);
+	if (a.dense_bytes > 0 && odp_memory_fits(&a.memory)) {
+		rc = odp_memory_reads(&g->streamed, g->model, a.dense_bytes, err);
+		p->streamed_bytes = g->streamed.step_bytes;
+		p->streams_below = a.all_bytes;
+	}
+	if (rc != OD_OK)
+		return rc;
 	if (!odp_memory_fits(&a.memory))
 		say_too_small(p, h, "od-main with one text and the experts of one layer",
 			      "; so would workers that have the experts");
@@ -460,6 +469,7 @@ static void fill_alone(struct planning *g)
 	g->worker[0].link_rate = g->worker[0].latency_ns = 0;
 	c->main = g->worker[0];
 	c->n_workers = c->group_size = 1;
+	c->one_disk = true;
 }
 
 static struct odp_machine shadow_machine(const struct odp_plan *p)

@@ -37,7 +37,7 @@ struct odp_plan {
 	size_t n;
 	uint32_t n_workers, n_shadows;
 	bool alone; /* main has the experts itself */
-	bool assumed; /* main's speed was not given and not measured: figures are about memory alone */
+	bool assumed; /* the rate of reads was not given and not measured */
 	struct odp_texts texts; /* with the context that was chosen */
 	/* Dense weights that a step of main reads; with streams_below bytes of memory or more it would read none. */
 	double streamed_bytes;
@@ -56,7 +56,7 @@ struct odp_plan {
 	struct odp_figure figure[ODP_MAX_FIGURES];
 	size_t n_figures; /* 0: it does not fit */
 	struct odp_problem problem[ODP_MAX_PROBLEMS];
-	size_t n_problems;
+	size_t n_problems, n_more_problems; /* the latter are only counted */
 };
 
 struct odp_plan_opts {

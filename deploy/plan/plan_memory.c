@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define MIB (1ull << 20)
+#define MOST_MIB (1ull << 24) /* 16 TiB */
 /* Program, libraries, threads, messages; the vocabulary's tables: for each token its text and its merge. */
 #define MAIN_BYTES (17 * MIB)
 #define MAIN_TEXT_BYTES (3 * MIB / 16)
@@ -89,8 +90,7 @@ int odp_memory_main(struct odp_memory *out, const struct odp_model *m, struct od
 	return count_main(out, m, &model, od_dense_need_bytes(m->pack, OD_DENSE_ALL), texts, limit_bytes, err);
 }
 
-/* Finds what steps read if so many bytes are for the ring and for matrices that stay. */
-static int share_streamed(struct odp_streamed *out, const struct odp_model *m, uint64_t room_bytes, struct od_err *err)
+int odp_memory_reads(struct odp_streamed *out, const struct odp_model *m, uint64_t room_bytes, struct od_err *err)
 {
 	const uint32_t n_layers = m->config->n_layers;
 	struct od_dense_parts parts;
@@ -127,7 +127,7 @@ int odp_memory_streamed(struct odp_streamed *out, const struct odp_model *m, str
 		return rc;
 	room = least + limit_bytes - out->memory.need_bytes;
 	room = room < most ? room : most;
-	rc = share_streamed(out, m, room, err);
+	rc = odp_memory_reads(out, m, room, err);
 	return rc == OD_OK ? count_main(&out->memory, m, &model, need - least + room, texts, limit_bytes, err) : rc;
 }
 
@@ -138,10 +138,22 @@ static uint64_t state_bytes(const struct odm_model *model, uint64_t pages)
 	       2 * model->opts.parallel * od_state_fixed_bytes(model->config);
 }
 
+/* The room that the ring needs; it is a part of what streamed weights need. */
+static uint64_t stream_least(const struct odp_model *m)
+{
+	uint64_t least, most;
+	struct od_err err;
+
+	return od_dense_stream_room(m->pack, &least, &most, &err) == OD_OK ? least : 0;
+}
+
 static void share_alone(struct odp_alone *out, const struct odp_model *m, const struct odm_model *model,
 			const struct odp_texts *texts)
 {
-	const uint64_t dense = od_dense_need_bytes(m->pack, model->dense_choice);
+	const bool streams = model->dense_choice == OD_DENSE_STREAMED;
+	const uint64_t dense =
+		streams ? od_dense_need_bytes(m->pack, OD_DENSE_STREAMED) + model->dense_bytes - stream_least(m) :
+			  od_dense_need_bytes(m->pack, model->dense_choice);
 	const struct odm_tier_division tiers = odm_tier_plan_divide(&model->tiers, m->config->top_k);
 	const uint32_t full = model->shares_memory ? texts->writing : texts->parallel;
 	const uint64_t pages = od_state_pages((uint32_t)texts->ctx_tokens) * (uint64_t)full;
@@ -156,6 +168,8 @@ static void share_alone(struct odp_alone *out, const struct odp_model *m, const 
 	out->cache_bytes = room < all ? room : all;
 	out->holds_all = all <= room;
 	out->ctx_tokens = model->opts.ctx_tokens;
+	out->dense_bytes = streams ? model->dense_bytes : 0;
+	out->all_bytes = streams ? model->dense_all_bytes : 0;
 	add(&out->memory, "program", odm_tier_plan_beside(model->device));
 	add(&out->memory, "dense weights", dense);
 	add(&out->memory, "loads and rows", model->tiers.load_bytes + tiers.slots_bytes);
@@ -163,19 +177,8 @@ static void share_alone(struct odp_alone *out, const struct odp_model *m, const 
 	add(&out->memory, "experts kept", out->cache_bytes);
 }
 
-/* The least memory that runs the model: od-main's own message has the number. */
-static void share_missing(struct odp_alone *out, const struct odp_model *m, const struct odm_model *model,
-			  const struct odp_texts *texts)
-{
-	add(&out->memory, "program", odm_tier_plan_beside(model->device));
-	add(&out->memory, "dense weights", od_dense_need_bytes(m->pack, OD_DENSE_WITHOUT_TABLES));
-	add(&out->memory, "loads and rows", odm_tier_plan_least(&model->tiers, m->config->top_k));
-	add(&out->memory, "context", state_bytes(model, od_state_pages((uint32_t)texts->ctx_tokens)));
-	if (odp_memory_fits(&out->memory)) /* smaller shares are not counted here */
-		out->memory.need_bytes = out->memory.limit_bytes + 1;
-}
-
-int odp_memory_alone(struct odp_alone *out, const struct odp_model *m, struct od_device *d,
+/* As od-main plans it. OD_ERR_NOMEM: it does not fit. */
+static int try_alone(struct odp_alone *out, const struct odp_model *m, struct od_device *d,
 		     const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err)
 {
 	struct odm_model model = main_model(m, d, texts);
@@ -190,11 +193,43 @@ int odp_memory_alone(struct odp_alone *out, const struct odp_model *m, struct od
 		rc = odm_state_plan_make(&model, err);
 	if (rc == OD_OK)
 		share_alone(out, m, &model, texts);
-	else if (rc == OD_ERR_NOMEM)
-		share_missing(out, m, &model, texts);
 	od_device_assume_free(d, 0);
 	odm_tier_plan_close(&model.tiers);
-	return rc == OD_ERR_NOMEM ? OD_OK : rc;
+	return rc;
+}
+
+/* Halves the interval until the least memory, in whole MiB, is known. */
+static int find_least(struct odp_alone *out, const struct odp_model *m, struct od_device *d,
+		      const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err)
+{
+	uint64_t low = limit_bytes / MIB, high = low + 1;
+	int rc;
+
+	while ((rc = try_alone(out, m, d, texts, high * MIB, err)) == OD_ERR_NOMEM && high < MOST_MIB)
+		high *= 2;
+	while (rc == OD_OK && high - low > 1) {
+		const uint64_t middle = low + (high - low) / 2;
+
+		rc = try_alone(out, m, d, texts, middle * MIB, err);
+		if (rc == OD_OK)
+			high = middle;
+		else if (rc == OD_ERR_NOMEM)
+			low = middle;
+		rc = rc == OD_ERR_NOMEM ? OD_OK : rc;
+	}
+	if (rc == OD_OK)
+		rc = try_alone(out, m, d, texts, high * MIB, err);
+	out->memory.limit_bytes = limit_bytes;
+	out->memory.need_bytes = high * MIB;
+	return rc;
+}
+
+int odp_memory_alone(struct odp_alone *out, const struct odp_model *m, struct od_device *d,
+		     const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err)
+{
+	int rc = try_alone(out, m, d, texts, limit_bytes, err);
+
+	return rc == OD_ERR_NOMEM ? find_least(out, m, d, texts, limit_bytes, err) : rc;
 }
 
 /* ---- od-worker ---- */

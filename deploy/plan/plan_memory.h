@@ -45,6 +45,10 @@ struct odp_streamed {
 OD_MUST_CHECK int odp_memory_streamed(struct odp_streamed *out, const struct odp_model *m, struct od_device *d,
 				      const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err);
 
+/* What steps read with so much room for the ring and for weights that stay. memory is not set. */
+OD_MUST_CHECK int odp_memory_reads(struct odp_streamed *out, const struct odp_model *m, uint64_t room_bytes,
+				   struct od_err *err);
+
 /* Main without a cluster: what the texts that it writes leave is for experts. */
 struct odp_alone {
 	struct odp_memory memory;
@@ -53,8 +57,11 @@ struct odp_alone {
 	uint64_t cache_bytes; /* for kept experts */
 	uint64_t ctx_tokens; /* a text's: as asked, or fewer */
 	bool holds_all; /* all experts are kept */
+	/* Steps read dense weights: so much is for those that stay and for a ring; with all_bytes of memory all would
+	 * stay. 0: they do. */
+	uint64_t dense_bytes, all_bytes;
 };
-/* OD_OK, also where it does not fit: then only memory is set. */
+/* OD_OK, also where it does not fit: then only memory is set, to the least with which one text would. */
 OD_MUST_CHECK int odp_memory_alone(struct odp_alone *out, const struct odp_model *m, struct od_device *d,
 				   const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err);
 

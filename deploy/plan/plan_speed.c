@@ -239,6 +239,8 @@ static void reads_faster(struct odp_speed_input *in, struct odp_machine *worker,
 {
 	(void)what;
 	(void)size;
+	if (in->cluster.one_disk)
+		in->cluster.main.read_rate *= 2;
 	for (uint32_t i = 0; i < in->cluster.n_workers; i++)
 		worker[i].read_rate *= 2;
 }

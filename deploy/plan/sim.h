@@ -59,6 +59,7 @@ struct odp_cluster {
 	double shadow_route_ns, shadow_rest_ns, shadow_head_ns;
 	const struct odp_machine *worker; /* [n_workers]; borrowed by odp_sim_new */
 	uint32_t n_workers, group_size; /* group_size 0: top_k */
+	bool one_disk; /* The only worker is on main's machine: its loads and main's reads take turns. */
 };
 
 enum odp_drafts { ODP_DRAFTS_OFF, ODP_DRAFTS_ON };

@@ -240,6 +240,7 @@ struct odp_sim {
 	struct odp_sim_block *block; /* [n_layers]: copies */
 	struct odp_sim_opts o;
 	struct sim_heap heap;
+	double disk_ns; /* with one_disk: all reads so far are done by then */
 	struct sim_node *node; /* [FIRST_WORKER + n_workers] */
 	struct sim_worker *worker; /* [n_workers] */
 	struct odm_groups groups;

@@ -27,7 +27,11 @@ static double take(struct odp_sim *s, uint32_t stage, double bytes, double now_n
 	if (stage != t->next)
 		t->read_ns = t->given_ns[0] = now_ns;
 	t->next = stage_after(s, stage);
-	t->read_ns = fmax(t->read_ns, t->given_ns[0]) + ns;
+	t->read_ns = fmax(t->read_ns, t->given_ns[0]);
+	if (s->cluster.one_disk)
+		t->read_ns = fmax(t->read_ns, s->disk_ns);
+	t->read_ns += ns;
+	s->disk_ns = t->read_ns;
 	s->node[MAIN].busy.read_ns += (uint64_t)llround(ns);
 	return t->read_ns;
 }

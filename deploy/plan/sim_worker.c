@@ -140,8 +140,10 @@ static void end_read(struct odp_sim *s, uint32_t i)
 
 	w->reading = false;
 	w->read_stamp++;
-	s->node[FIRST_WORKER + i].busy.read_ns += now - w->read_begin_ns;
-	odp_trace(s, FIRST_WORKER + i, READS, "read", w->read_begin_ns, -1, w->read.m, w->read.expert);
+	if (now > w->read_begin_ns) { /* else it was cancelled while main read */
+		s->node[FIRST_WORKER + i].busy.read_ns += now - w->read_begin_ns;
+		odp_trace(s, FIRST_WORKER + i, READS, "read", w->read_begin_ns, -1, w->read.m, w->read.expert);
+	}
 	(void)!od_schedule_end_job(w->schedule, &w->read, bytes > 0 ? bytes : 1, OD_OK, NULL);
 	if (od_schedule_next_finish(w->schedule, &job, false))
 		(void)!od_schedule_end_job(w->schedule, &job, 0, OD_OK, NULL);
@@ -160,7 +162,10 @@ static void load(struct odp_sim *s, uint32_t i)
 			return;
 		w->reading = true;
 		w->read_begin_ns = odp_clock_ns();
+		if (s->cluster.one_disk && s->disk_ns > (double)w->read_begin_ns)
+			w->read_begin_ns = (uint64_t)llround(s->disk_ns);
 		w->read_ns = w->read_begin_ns + slice_ns(s, i, w->read.slice);
+		s->disk_ns = (double)w->read_ns;
 		odp_at(s, w->read_ns, EV_READ, i, w->read_stamp, NULL);
 	}
 }

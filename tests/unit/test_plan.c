@@ -222,6 +222,22 @@ static void what_does_not_fit(void **state)
 	expect_smallest_change("main m memory=%uM speed=1 link=1G\n" GOOD_WORKERS, 8, "main m");
 	expect_smallest_change(GOOD_MAIN GOOD_WORKERS "worker c memory=%uM read=1G speed=1 link=1G\n", 16, "worker c");
 	expect_smallest_change(GOOD_MAIN GOOD_WORKERS "shadow s memory=%uM speed=1 link=1G\n", 32, "shadow s");
+	expect_smallest_change("main m memory=%uM speed=1 read=1G\n", 8, "main m");
+}
+
+static void problems_that_are_only_counted(void **state)
+{
+	char text[2000] = GOOD_MAIN;
+	struct odp_plan p;
+
+	(void)state;
+	for (int i = 0; i < 20; i++)
+		snprintf(text + strlen(text), sizeof(text) - strlen(text),
+			 "worker w%d memory=16M read=1G speed=1 link=1G\n", i);
+	make_plan(&p, text);
+	assert_int_equal(p.n_problems, ODP_MAX_PROBLEMS);
+	assert_int_equal(p.n_more_problems, 20 - ODP_MAX_PROBLEMS);
+	odp_plan_fini(&p);
 }
 
 /* A main with 2 GiB for Mixtral's dense weights of 2.4 GiB and embeddings reads what has no room. */
@@ -284,7 +300,8 @@ int main(void)
 		cmocka_unit_test(costs_of_a_model),	 cmocka_unit_test(a_plan_that_fits),
 		cmocka_unit_test(a_predictor_that_pays), cmocka_unit_test(a_shadow_that_guesses_worse),
 		cmocka_unit_test(equal_plans_are_equal), cmocka_unit_test(dense_weights_that_steps_read),
-		cmocka_unit_test(what_does_not_fit),	 cmocka_unit_test(what_hosts_lack),
+		cmocka_unit_test(what_does_not_fit),	 cmocka_unit_test(problems_that_are_only_counted),
+		cmocka_unit_test(what_hosts_lack),
 	};
 
 	return cmocka_run_group_tests_name("plan", tests, open_model, close_model);
