@@ -3,6 +3,7 @@
 #include "common/base/args.h"
 #include "common/base/clock.h"
 #include "common/base/version.h"
+#include "common/text/utf8_text.h"
 #include "deploy/plan/check_findings.h"
 
 #include <inttypes.h>
@@ -205,7 +206,7 @@ static json_t *count(uint64_t v)
 
 static json_t *text_or_null(const char *text)
 {
-	return text[0] != '\0' ? json_string(text) : json_null();
+	return text[0] != '\0' ? odm_json_text(text, strlen(text)) : json_null();
 }
 
 static json_t *rates_json(const struct odp_checked *c)
@@ -279,10 +280,10 @@ bool odp_check_print_json(FILE *out, const struct odp_check_report *r)
 
 	for (size_t i = 0; i < r->n_hosts; i++)
 		json_array_append_new(hosts, host_json(r, &r->host[i]));
-	root = json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:{s:o, s:o, s:o}, s:o}", "good", r->good, "version",
-			 OD_VERSION, "model", r->model, "fingerprint", r->fingerprint, "profile", r->profile,
-			 "kernel_class", r->kernel_class, "main", "memory_bytes", positive(r->memory_bytes), "measured",
-			 rates_json(r->main), "findings", findings_json(r->main), "hosts", hosts);
+	root = json_pack("{s:b, s:s, s:o, s:s, s:s, s:s, s:{s:o, s:o, s:o}, s:o}", "good", r->good, "version",
+			 OD_VERSION, "model", text_or_null(r->model), "fingerprint", r->fingerprint, "profile",
+			 r->profile, "kernel_class", r->kernel_class, "main", "memory_bytes", positive(r->memory_bytes),
+			 "measured", rates_json(r->main), "findings", findings_json(r->main), "hosts", hosts);
 	good = root != NULL && json_dumpf(root, out, JSON_INDENT(2)) == 0;
 	fputc('\n', out);
 	json_decref(root);

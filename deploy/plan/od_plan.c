@@ -86,6 +86,13 @@ static int run_plan(const struct plan_options *o)
 	return status;
 }
 
+static bool is_json(const char *path)
+{
+	const size_t len = path != NULL ? strlen(path) : 0;
+
+	return len > 5 && strcmp(path + len - 5, ".json") == 0;
+}
+
 static int run_check(struct plan_options *o)
 {
 	struct od_err err = { 0 };
@@ -93,6 +100,9 @@ static int run_check(struct plan_options *o)
 	int rc;
 
 	od_log_init("od-plan", o->verbose ? OD_LOG_DEBUG : OD_LOG_ERROR);
+	if (is_json(o->word[0]))
+		return usage_error(
+			"--check needs the pack that the daemons have, or its GGUF file; a config.json alone is for a plan");
 	o->check.engine.pack = o->word[0];
 	o->check.engine.profile = (enum od_profile)(o->profile + 1);
 	rc = odp_check(&o->check, stdout, &good, &err);

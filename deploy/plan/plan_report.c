@@ -2,13 +2,14 @@
 
 #include "common/base/args.h"
 #include "common/pack/shadow/shadow_load.h"
+#include "common/text/utf8_text.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define GIB 1073741824.0
 #define NAMED 4 /* hosts of one machine */
+#define UNIT_SPEED 1e10 /* speed=1 */
 
 /* ---- text ---- */
 
@@ -207,6 +208,12 @@ static void print_figures(const struct odp_plan *p, FILE *out)
 	}
 }
 
+/* A GGUF file or a checkpoint is to be packed yet. */
+static const char *pack_name(const struct odp_plan *p)
+{
+	return p->model->source == OD_SHAPE_PACK ? od_pack_dir(p->model->pack) : "PACK";
+}
+
 static bool same_options(const struct odp_host_plan *a, const struct odp_host_plan *b)
 {
 	return a->role == b->role && a->memory.limit_bytes == b->memory.limit_bytes &&
@@ -221,8 +228,8 @@ static size_t print_workers(const struct odp_plan *p, size_t first, FILE *out)
 
 	while (last + 1 < p->n && same_options(w, &p->host[last + 1]))
 		last++;
-	fprintf(out, "  od-worker --memory-limit %lluM --slots %u", (unsigned long long)(w->memory.limit_bytes >> 20),
-		w->machine.slots);
+	fprintf(out, "  od-worker --pack %s --memory-limit %lluM --slots %u", pack_name(p),
+		(unsigned long long)(w->memory.limit_bytes >> 20), w->machine.slots);
 	if (w->machine.cache_bytes > 0)
 		fprintf(out, " --cache-mib %llu", (unsigned long long)(w->machine.cache_bytes >> 20));
 	fprintf(out, "     # on %s", w->machine.name);
@@ -232,26 +239,56 @@ static size_t print_workers(const struct odp_plan *p, size_t first, FILE *out)
 	return last;
 }
 
+/* Parts of a shadow have layers by their memory, each at least one. */
+static void print_shadows(const struct odp_plan *p, FILE *out)
+{
+	const uint32_t n_layers = p->model->config->n_layers;
+	double all = 0, before = 0;
+	uint32_t begin = 0, part = 0;
+
+	for (size_t i = 0; i < p->n; i++)
+		all += p->host[i].role == ODP_SHADOW ? (double)p->host[i].memory.limit_bytes : 0;
+	for (size_t i = 0; i < p->n && p->shadow != 0; i++) {
+		const struct odp_host_plan *h = &p->host[i];
+		const uint32_t left = p->n_shadows - part - 1;
+		uint32_t end;
+
+		if (h->role != ODP_SHADOW)
+			continue;
+		part++;
+		before += (double)h->memory.limit_bytes;
+		end = (uint32_t)(before / all * n_layers + 0.5);
+		end = end > begin ? end : begin + 1;
+		end = left == 0 || end > n_layers - left ? n_layers - left : end;
+		fprintf(out, "  od-shadow --pack %s --precision %s", pack_name(p), od_precision_names[p->shadow - 1]);
+		if (p->n_shadows > 1)
+			fprintf(out, " --layers %u-%u", begin, end - 1);
+		fprintf(out, "     # on %s\n", h->machine.name);
+		begin = end;
+	}
+}
+
 static void print_commands(const struct odp_plan *p, FILE *out)
 {
 	char memory[32] = "";
 
 	fprintf(out, "\nTo run it like this:\n");
 	if (p->alone) {
-		fprintf(out, "  od-main --pack PACK --memory %lluM\n",
-			(unsigned long long)(p->host[0].memory.limit_bytes >> 20));
+		fprintf(out, "  od-main serve --pack %s --memory %lluM --ctx-size %llu --parallel %u\n", pack_name(p),
+			(unsigned long long)(p->host[0].memory.limit_bytes >> 20),
+			(unsigned long long)p->texts.ctx_tokens, p->texts.parallel);
 		return;
 	}
 	for (size_t i = 0; i < p->n; i++)
 		if (p->host[i].role == ODP_WORKER)
 			i = print_workers(p, i, out);
-	if (p->shadow != 0)
-		fprintf(out, "  od-shadow --precision %s\n", od_precision_names[p->shadow - 1]);
+	print_shadows(p, out);
 	if (p->streamed_bytes > 0)
 		snprintf(memory, sizeof(memory), " --memory %lluM",
 			 (unsigned long long)(p->host[0].memory.limit_bytes >> 20));
-	fprintf(out, "  od-main --workers HOSTS --group-size %u --ctx-size %llu%s%s\n", p->group_size,
-		(unsigned long long)p->texts.ctx_tokens, memory, p->next_gate ? " --predictor next-gate" : "");
+	fprintf(out, "  od-main serve --workers HOSTS --pack %s --group-size %u --ctx-size %llu --parallel %u%s%s\n",
+		pack_name(p), p->group_size, (unsigned long long)p->texts.ctx_tokens, p->texts.parallel, memory,
+		p->next_gate ? " --predictor next-gate" : "");
 }
 
 void odp_plan_print(const struct odp_plan *p, FILE *out)
@@ -264,6 +301,8 @@ void odp_plan_print(const struct odp_plan *p, FILE *out)
 		fprintf(out, "\nIt does not fit:\n");
 	for (size_t i = 0; i < p->n_problems; i++)
 		fprintf(out, "- %s; %s\n", p->problem[i].what, p->problem[i].remedy);
+	if (p->n_more_problems > 0)
+		fprintf(out, "- and %zu more\n", p->n_more_problems);
 	if (p->n_problems > 0)
 		return;
 	print_tiers(p, out);
@@ -272,7 +311,10 @@ void odp_plan_print(const struct odp_plan *p, FILE *out)
 	print_figures(p, out);
 	if (p->assumed)
 		fprintf(out,
-			"(Reads of experts were not measured: 1 GB/s is assumed. With a pack they are measured.)\n");
+			"(Reads were not measured, and 1 GB/s is assumed. With a pack they are measured; or say it in a hosts "
+			"file: main HOST memory=%lluM read=2G speed=%.2g)\n",
+			(unsigned long long)(p->host[0].memory.limit_bytes >> 20),
+			p->host[0].machine.speed / UNIT_SPEED);
 	print_commands(p, out);
 }
 
@@ -330,13 +372,16 @@ static json_t *model_json(const struct odp_model *m)
 {
 	static const char *const source[] = { "pack", "checkpoint", "config" };
 
-	return json_pack("{s:s, s:s, s:s, s:f, s:f, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i}", "name",
-			 od_pack_dir(m->pack), "family", m->config->family->name, "source", source[m->source],
-			 "weights", odp_model_weights(m), "active_weights", odp_model_active_weights(m), "pack_bytes",
-			 (json_int_t)od_pack_disk_bytes(m->pack), "dense_bytes", (json_int_t)m->dense_bytes,
-			 "expert_stored_bytes", (json_int_t)m->expert_stored_bytes, "kv_bytes_token",
-			 (json_int_t)m->kv_bytes, "layers", (int)m->config->n_layers, "moe_layers",
-			 (int)m->config->n_moe, "experts", (int)m->config->n_experts, "top_k", (int)m->config->top_k);
+	const char *name = od_pack_dir(m->pack);
+
+	return json_pack("{s:o, s:s, s:s, s:f, s:f, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:i}", "name",
+			 odm_json_text(name, strlen(name)), "family", m->config->family->name, "source",
+			 source[m->source], "weights", odp_model_weights(m), "active_weights",
+			 odp_model_active_weights(m), "pack_bytes", (json_int_t)od_pack_disk_bytes(m->pack),
+			 "dense_bytes", (json_int_t)m->dense_bytes, "expert_stored_bytes",
+			 (json_int_t)m->expert_stored_bytes, "kv_bytes_token", (json_int_t)m->kv_bytes, "layers",
+			 (int)m->config->n_layers, "moe_layers", (int)m->config->n_moe, "experts",
+			 (int)m->config->n_experts, "top_k", (int)m->config->top_k);
 }
 
 static json_t *shadow_json(const struct odp_plan *p)
@@ -370,7 +415,7 @@ int odp_plan_print_json(const struct odp_plan *p, FILE *out, struct od_err *err)
 	for (size_t i = 0; i < p->n_problems; i++)
 		json_array_append_new(
 			problems, json_pack("{s:s, s:s}", "what", p->problem[i].what, "remedy", p->problem[i].remedy));
-	root = json_pack("{s:b, s:o, s:o, s:i, s:s, s:f, s:i, s:I, s:I, s:I, s:b, s:o, s:o, s:o}", "fits",
+	root = json_pack("{s:b, s:o, s:o, s:i, s:s, s:f, s:i, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:i}", "fits",
 			 p->n_problems == 0, "model", model_json(p->model), "hosts", hosts, "group_size",
 			 (int)p->group_size, "predictor",
 			 p->shadow != 0 ? "shadow" :
@@ -379,7 +424,7 @@ int odp_plan_print_json(const struct odp_plan *p, FILE *out, struct od_err *err)
 			 "dense_step_bytes", p->streamed_bytes, "texts", (int)p->texts.parallel, "ctx_tokens",
 			 (json_int_t)p->texts.ctx_tokens, "kept_experts", (json_int_t)p->kept_experts, "all_experts",
 			 (json_int_t)p->all_experts, "reads_assumed", p->assumed, "shadow", shadow_json(p), "figures",
-			 figures, "problems", problems);
+			 figures, "problems", problems, "more_problems", (int)p->n_more_problems);
 	if (root == NULL || json_dumpf(root, out, JSON_INDENT(2)) != 0)
 		rc = od_fail(err, OD_ERR_IO, "the plan cannot be written");
 	else

@@ -3,6 +3,7 @@
 are started as it says take the memory that it says. Standard library only."""
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -78,7 +79,8 @@ def text_fits_a_screen():
         assert sum(line.split()[:2] == [role, host] for line in lines) == 1, (role, host)
     assert any(line.startswith("1 text, plain") and "tok/s" in line for line in lines)
     assert any(line.startswith("first token after 128") for line in lines)
-    assert "od-worker --memory-limit 80M --slots " in p.stdout and "od-shadow --precision int8" in p.stdout
+    assert "od-worker --pack PACK --memory-limit 80M --slots " in p.stdout and "od-shadow --pack PACK --precision int8     # on s" in p.stdout
+    assert re.search(r"^  od-main serve --workers HOSTS --pack PACK --group-size 2 --ctx-size 256 --parallel 16$", p.stdout, re.M), p.stdout
 
 
 @test
@@ -86,6 +88,34 @@ def this_machine_alone():
     p = plan(pack())
     assert p["fits"] and [h["role"] for h in p["hosts"]] == ["main"] and p["kept_experts"] == p["all_experts"]
     assert not p["reads_assumed"] and plan(CHECKPOINT)["reads_assumed"]
+
+
+@test
+def parts_of_a_shadow():
+    """Layers by memory, all of them, each once."""
+    p = tool("od-plan", CHECKPOINT, write("parts.txt", HOSTS + "shadow t memory=2G speed=4 link=1G\n"), *SMALL)
+    parts = re.findall(r"od-shadow --pack PACK --precision int8 --layers (\d+)-(\d+)     # on (\S+)", p.stdout)
+    assert parts == [("0", "3", "s"), ("4", "11", "t")], p.stdout
+
+
+@test
+def main_alone_without_room_for_dense_weights():
+    """A step reads them from the disk that its experts are on: what both take together is the disk's rate."""
+    p = plan(os.path.join(MODELS, "Mixtral-8x7B.json"), "main m memory=2G speed=37 read=1G\n", ctx=1024)
+    experts = 32 * 2 * p["model"]["expert_stored_bytes"]
+    rate = next(f["value"] for f in p["figures"] if f["figure"] == "tokens_per_second" and f["texts"] == 1)
+    assert p["kept_experts"] == 0 and p["dense_step_bytes"] > 2e9, p
+    assert 0.97 < rate * (experts + p["dense_step_bytes"]) / 2 ** 30 < 1.01, (rate, experts, p["dense_step_bytes"])
+
+
+@test
+def a_path_that_is_no_text():
+    """JSON has none but UTF-8."""
+    folder = os.fsencode(TMP) + b"/bad\xff"
+    os.makedirs(folder, exist_ok=True)
+    shutil.copy(os.path.join(CHECKPOINT, "config.json"), os.fsdecode(folder))
+    p = subprocess.run([os.path.join(BIN, "od-plan"), folder + b"/config.json", write("hosts.txt", HOSTS), "--json", *map(str, SMALL)], capture_output=True)
+    assert p.returncode == 0 and "\ufffd" in json.loads(p.stdout)["model"]["name"], p.stderr
 
 
 @test
@@ -121,6 +151,7 @@ def bad_input():
     assert "expected at most 1024" in refused(2, CHECKPOINT, hosts, "--ctx-size", 5000)
     assert "expected MODEL" in refused(2)
     assert "belong to --check" in refused(2, CHECKPOINT, "--write")
+    assert "--check needs the pack" in refused(2, "--check", hosts, os.path.join(CHECKPOINT, "config.json"))
     assert "no pack at /nowhere" in refused(1, "/nowhere")
     assert "/nowhere" in refused(1, CHECKPOINT, "/nowhere")
     dense = write("dense.json", json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}))

@@ -144,13 +144,18 @@ def write_live(args, lan, hosts, path, pack, options):
         p.wait()
 
 
-def options_of(text, program):
-    """HOST -> options, of the lines of a plan that say how to run it."""
+def options_of(text, program, *but):
+    """HOST -> options, of the lines of a plan that say how to run it. but: options that have another value here."""
     found = {}
     for line in text.splitlines():
-        m = re.match(rf"\s+{program} (.*?)(?:\s+# on (\S+))?$", line)
+        m = re.match(rf"\s+{program} (?:serve )?(.*?)(?:\s+# on (\S+))?$", line)
         if m:
-            found[m[2] or ""] = shlex.split(m[1])
+            words = shlex.split(m[1])
+            for name in ("--pack", *but):
+                if name in words:
+                    i = words.index(name)
+                    del words[i:i + 2]
+            found[m[2] or ""] = words
     return found
 
 
@@ -189,9 +194,7 @@ def one(args, number, seed, config, pack):
             if wanted is not None:
                 n.options = beside_the_device(wanted)
                 n.restart()
-        options = next(iter(options_of(text.stdout, "od-main").values()))
-        i = options.index("--workers")
-        del options[i:i + 2]
+        options = next(iter(options_of(text.stdout, "od-main", "--workers", "--parallel").values()))
         rate, many, busy, main_bytes = write_live(args, lan, hosts, path, pack, options)
         planned = {f["texts"]: f["value"] for f in plan["figures"] if f["figure"] == "tokens_per_second" and f["drafts"] == args.drafts}
         memory = [{"host": h["host"], "planned": h["memory"]["need_bytes"]} for h in plan["hosts"]]
