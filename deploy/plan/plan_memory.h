@@ -45,7 +45,7 @@ struct odp_streamed {
 OD_MUST_CHECK int odp_memory_streamed(struct odp_streamed *out, const struct odp_model *m, struct od_device *d,
 				      const struct odp_texts *texts, uint64_t limit_bytes, struct od_err *err);
 
-/* What steps read with so much room for the ring and for weights that stay. memory is not set. */
+/* Finds the bytes that steps read, with so much room for the ring and for weights that stay. memory is not set. */
 OD_MUST_CHECK int odp_memory_reads(struct odp_streamed *out, const struct odp_model *m, uint64_t room_bytes,
 				   struct od_err *err);
 
