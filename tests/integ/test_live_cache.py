@@ -86,21 +86,21 @@ def what_is_kept_is_not_read():
 
 
 @in_calm
-def check_sessions(form):
+def check_sessions(form, least_hits):
     workers = [Daemon("worker", "--slots", 1, "--cache-mib", 14, "--resident-form", form) for _ in range(2)]
     hosts = hosts_file(workers)
     one, other = (calm("--workers", hosts, prompt=PROMPT, tokens=TEXT) for _ in range(2))
     assert one["token_ids"] == other["token_ids"] == resident()
     assert other["cache_hits"] > one["cache_hits"], (one, other)
-    assert other["cache_hits"] > 0.8 * other["cache_uses"], other
+    assert other["cache_hits"] > least_hits * other["cache_uses"], other
     for w in workers:
         w.kill()
 
 
 @test
 def a_cache_outlives_a_session():
-    for form in "planes", "bf16":
-        check_sessions(form)
+    check_sessions("planes", 0.8)  # All 96 experts fit.
+    check_sessions("bf16", 0.7)  # 74 of them do: 0.77 if all were used alike.
 
 
 @test
