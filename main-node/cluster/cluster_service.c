@@ -309,15 +309,23 @@ static void announce(struct service *s, const struct odm_pieces *work)
 
 /* --- sending --- */
 
+static uint64_t held_bytes(const struct service *s)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
+		bytes += s->net.link[w].held_bytes;
+	return bytes;
+}
+
 /* All rows share main's port. Heartbeats wait behind many bytes, and say nothing about a link then. */
 static void hold(struct service *s, struct odm_link *l, uint64_t bytes)
 {
 	const bool were_many = s->many_in_flight;
-	uint64_t all = 0;
+	uint64_t all;
 
 	l->held_bytes = bytes;
-	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
-		all += s->net.link[w].held_bytes;
+	all = held_bytes(s);
 	s->many_in_flight = all > MANY_BYTES;
 	if (s->many_in_flight || were_many)
 		odm_members_in_flight(odm_cluster_members(s->cluster), s->many_in_flight ? all : 0);
@@ -417,7 +425,7 @@ static bool send_next(struct service *s, uint32_t worker)
 		bool more;
 		size_t n;
 
-		if (work != first && is_under_way(first) && !odm_prompt_rows_few(&s->prompt))
+		if (work != first && is_under_way(first) && !odm_prompt_rows_few(&s->prompt, held_bytes(s)))
 			return false;
 		n = odm_pieces_next(work, worker, s->o.config->n_experts, s->piece, &more);
 
@@ -737,9 +745,38 @@ static void learn_costs(struct service *s, size_t half)
 	}
 }
 
+static void fill_slots(struct service *s)
+{
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
+		s->prompt.slots[w] = s->net.view.worker[w].slots;
+}
+
 static bool halves(struct odm_expert_service *base, const struct odm_step *step)
 {
-	return odm_prompt_rows_halves(&((struct service *)base)->prompt, step->n_rows);
+	struct service *s = (struct service *)base;
+
+	fill_slots(s);
+	return odm_prompt_rows_halves(&s->prompt, s->net.groups.n_many, step->n_rows);
+}
+
+/* Rows of a RUN of a prompt's layer, which has been dealt. */
+static uint32_t batch_rows(struct service *s, const struct odm_pieces *work)
+{
+	const struct odm_view *v = &s->net.view;
+	struct odm_prompt_layer layer = { .work = work,
+					  .half = work->call->n_rows < s->now->step->n_rows,
+					  .most = s->step_rows };
+	struct odm_many_times t = { 0 };
+
+	fill_slots(s);
+	layer.n_with = odm_prompt_rows_count(&s->prompt, work, v->n_workers);
+	if (layer.n_with > 0)
+		t = odm_members_many(odm_cluster_members(s->cluster), v->worker, s->prompt.n_dealt, v->n_workers);
+	else
+		layer.n_with = s->net.groups.n_many;
+	layer.run_ns = t.run;
+	layer.row_ns = t.row;
+	return odm_prompt_rows_batch(&s->prompt, &layer, od_now_ns());
 }
 
 /* half: of the rows. */
@@ -803,10 +840,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	/* Placement goes to workers that were sent a WANT for the expert: their loads are under way. */
 	s->net.groups.second = call->first > 0;
 	odm_pieces_deal(work, call, &s->net.groups, wanted_at, &(struct deal){ s, call });
-	odm_pieces_cut(
-		work, call,
-		decode ? s->step_rows :
-			 odm_prompt_rows_batch(&s->prompt, work, call->n_rows < s->now->step->n_rows, s->step_rows));
+	odm_pieces_cut(work, call, decode ? s->step_rows : batch_rows(s, work));
 	if (call->first > 0) /* after the first half's, whose experts are required for both */
 		work->first_rank = s->work[0].n;
 	if (is_first_half(s, call))
@@ -837,7 +871,7 @@ static int collect(struct od_expert_runner *r, const struct od_moe_call *call, s
 	/* The times belong to this layer's RUNs; the next submit() sets them to 0. */
 	pump(s); /* the other half's rows go while main computes */
 	learn_costs(s, half);
-	odm_prompt_rows_end(&s->prompt, &s->work[half]);
+	odm_prompt_rows_end(&s->prompt, &s->work[half], od_now_ns());
 	odm_pieces_end(&s->work[half]);
 	s->now->layers_done += !is_first_half(s, call);
 	if (in_decode(s)) {
@@ -949,7 +983,7 @@ static int allocate(struct service *s, struct od_err *err)
 	if (rc == OD_OK)
 		rc = odm_step_uses_init(&s->uses, s->o.config, odm_cluster_opts(s->cluster)->decode_rows, err);
 	if (rc == OD_OK)
-		rc = odm_prompt_rows_init(&s->prompt, &s->net, s->o.config, s->wire.row_bytes, err);
+		rc = odm_prompt_rows_init(&s->prompt, s->o.config, (double)s->wire.row_bytes, OD_MAX_HOSTS, err);
 	if (rc != OD_OK)
 		return rc;
 	s->piece = calloc(s->o.config->n_experts, sizeof(*s->piece));
