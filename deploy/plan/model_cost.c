@@ -149,6 +149,7 @@ struct odp_sim_model odp_model_for_sim(const struct odp_model *m, enum od_form f
 		.load_bytes = m->expert_stored_bytes,
 		.slot_bytes = od_pack_slot_bytes(m->pack, form),
 		.row_bytes = (double)m->row_bytes,
+		.recurrent = m->fixed_bytes > 0,
 		.shadow_factor = shadow != 0 ? bits_of(m, shadow) / bits_of(m, OD_PRECISION_BF16) : 0,
 	};
 }

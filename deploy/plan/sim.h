@@ -11,6 +11,8 @@
  * - A message occupies the sender's port, then the receiver's, each in order of arrival, and arrives half a round trip
  *   later. The port of main is shared by all workers and the shadow. Ports of both directions are independent.
  * - Decode steps have rows of all texts in decode; prompts run in chunks between them, as in batch.c.
+ * - Where a prompt's rows bind main's port they go in batches and in two halves, as prompt_rows.h says; main knows its
+ *   port's rate from the start.
  * - Main's own predictor names a layer's experts when the router of the layer before has chosen and its RUNs are sent.
  *   Beside a shadow it does so for texts on which the shadow is silent.
  * - The shadow runs as od-shadow does: late or early departure, alignment of tokens and of keys and values, drafts.
@@ -47,6 +49,7 @@ struct odp_sim_model {
 	uint64_t slot_bytes; /* an expert's in memory */
 	double row_bytes; /* a row's in RUN and RESULT */
 	double shadow_factor; /* the shadow's bytes of a weight over main's, so its speed is that much higher; 0: 1 */
+	bool recurrent; /* fixed state: a prompt's rows do not go in two halves */
 };
 
 bool odp_sim_streams(const struct odp_sim_model *m); /* Does main read dense weights in steps? */

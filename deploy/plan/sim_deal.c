@@ -4,6 +4,7 @@
 #include "common/net/liveness.h"
 #include "common/net/wire.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,6 +57,15 @@ static void make_groups(struct odp_sim *s)
 	s->groups.cost_arg = s;
 }
 
+/* Main measures its port by some layers; here its rate is exact. */
+static void know_port(struct odp_sim *s)
+{
+	for (int i = 0; i < ODM_PORT_SAMPLES; i++)
+		s->prompt.port.byte[i] = odp_port_ns(&s->cluster.main, 1);
+	s->prompt.port.n = ODM_PORT_SAMPLES;
+	memcpy(s->prompt.slots, s->slots, s->cluster.n_workers * sizeof(*s->slots));
+}
+
 int odp_deal_new(struct odp_sim *s, struct od_err *err)
 {
 	const struct od_config shape = { .n_moe = s->model.n_moe,
@@ -64,24 +74,34 @@ int odp_deal_new(struct odp_sim *s, struct od_err *err)
 	const uint32_t n = s->cluster.n_workers;
 	int rc = odm_want_target_init(&s->target, s->model.n_experts, n, err);
 
+	for (size_t i = 0; rc == OD_OK && i < ODM_HALVES; i++)
+		rc = odm_pieces_init(&s->pieces[i], &shape, s->max_rows, n, err);
 	if (rc == OD_OK)
-		rc = odm_pieces_init(&s->pieces, &shape, s->max_rows, n, err);
+		rc = odm_prompt_rows_init(&s->prompt, &shape, s->model.row_bytes, n, err);
 	if (rc != OD_OK)
 		return rc;
+	s->needed = calloc(s->model.n_experts, sizeof(*s->needed));
+	s->dealt = calloc(s->model.n_experts, sizeof(*s->dealt));
 	s->slots = calloc(n, sizeof(*s->slots));
 	s->piece = calloc(s->model.n_experts, sizeof(struct odm_piece *));
 	s->used_worker = calloc(n, sizeof(*s->used_worker));
 	s->touched = calloc(n, sizeof(*s->touched));
-	if (s->slots == NULL || s->piece == NULL || s->used_worker == NULL || s->touched == NULL)
+	if (s->slots == NULL || s->piece == NULL || s->used_worker == NULL || s->touched == NULL || s->needed == NULL ||
+	    s->dealt == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "simulation of %u workers", n);
 	make_groups(s);
+	know_port(s);
 	return OD_OK;
 }
 
 void odp_deal_free(struct odp_sim *s)
 {
 	odm_want_target_fini(&s->target);
-	odm_pieces_fini(&s->pieces);
+	for (size_t i = 0; i < ODM_HALVES; i++)
+		odm_pieces_fini(&s->pieces[i]);
+	odm_prompt_rows_fini(&s->prompt);
+	free(s->needed);
+	free(s->dealt);
 	free(s->slots);
 	free(s->piece);
 	free(s->used_worker);
@@ -188,7 +208,7 @@ static uint32_t wanted_at(void *arg, uint16_t expert)
 {
 	const struct odp_sim *s = arg;
 
-	return odm_predictions_where(s->predictions, s->engine.call.step, s->engine.call.m, expert);
+	return odm_predictions_where(s->predictions, odp_call(s)->step, odp_call(s)->m, expert);
 }
 
 /* Rows of a RUN: as many as any worker's window has room for, answers included. */
@@ -206,16 +226,42 @@ static uint32_t run_rows(const struct odp_sim *s)
 	return most;
 }
 
+/* Rows of a RUN of a prompt's layer, which has been dealt. */
+static uint32_t batch_rows(struct odp_sim *s, const struct odm_pieces *p)
+{
+	struct odm_prompt_layer layer = { .work = p,
+					  .n_with = odm_prompt_rows_count(&s->prompt, p, s->cluster.n_workers),
+					  .half = s->engine.now->n_halves > 1,
+					  .most = run_rows(s) };
+
+	for (uint32_t w = 0; w < s->cluster.n_workers && layer.n_with > 0; w++) {
+		const double n = s->prompt.n_dealt[w];
+
+		if (n == 0)
+			continue;
+		layer.run_ns = fmax(layer.run_ns, s->machine[w].latency_ns + n * s->times[w].expert.run);
+		layer.row_ns = fmax(layer.row_ns, s->times[w].expert.row);
+	}
+	layer.n_with = layer.n_with > 0 ? layer.n_with : s->n_many;
+	return odm_prompt_rows_batch(&s->prompt, &layer, odp_clock_ns());
+}
+
 /* The pieces of the layer under way, and the workers that have some, in their order. */
 void odp_cut_layer(struct odp_sim *s)
 {
-	struct odm_pieces *p = &s->pieces;
+	struct odm_pieces *p = &s->pieces[s->engine.now->at];
+	const struct od_moe_call *call = odp_call(s);
 
 	for (uint32_t i = 0; i < s->n_touched; i++)
 		s->used_worker[s->touched[i]] = false;
 	s->n_touched = 0;
-	odm_pieces_deal(p, &s->engine.call, &s->groups, wanted_at, s);
-	odm_pieces_cut(p, &s->engine.call, run_rows(s));
+	s->groups.second = call->first > 0;
+	odm_pieces_deal(p, call, &s->groups, wanted_at, s);
+	odm_pieces_cut(p, call, s->engine.now->phase == ODM_DECODE ? run_rows(s) : batch_rows(s, p));
+	if (call->first > 0)
+		p->first_rank = s->pieces[0].n;
+	else if (s->engine.now->n_halves > 1)
+		odm_pieces_keep(p);
 	for (size_t i = 0; i < p->n; i++)
 		s->used_worker[p->piece[i].worker] = true;
 	for (uint32_t w = 0; w < s->cluster.n_workers; w++)

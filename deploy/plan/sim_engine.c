@@ -13,6 +13,7 @@
 enum { COMPUTED, WOKEN }; /* events of main: a computation has ended; the last RESULT or a text has come */
 
 static void work(struct odp_sim *s);
+static void end_half(struct odp_sim *s);
 
 /* ---- Life ---- */
 
@@ -133,7 +134,7 @@ static void compute(struct odp_sim *s, enum sim_engine_state state, double ns)
 	compute_after(s, state, 0, ns);
 }
 
-/* The rows of each text read the text's keys and values. */
+/* The rows of each text read the text's keys and values. Halves of the rows take as long each. */
 static double context_ns(const struct odp_sim *s, const struct sim_pass *p, double weights)
 {
 	double ns = 0;
@@ -143,18 +144,31 @@ static double context_ns(const struct odp_sim *s, const struct sim_pass *p, doub
 
 		ns += odp_product_ns(&s->cluster.main, weights * positions, p->part[i].n);
 	}
-	return ns;
+	return ns / p->n_halves;
 }
 
 static void begin_layer(struct odp_sim *s)
 {
 	struct sim_pass *p = s->engine.now;
-	const struct odp_sim_block *b = &s->block[p->layer];
+	struct sim_half *h = odp_half(s);
+	const struct odp_sim_block *b = &s->block[h->layer];
 
+	h->begun = true;
 	s->engine.layer_begin_ns = odp_clock_ns();
-	compute_after(s, ENGINE_DENSE, odp_stream_layer_ns(s, p->layer),
-		      s->cluster.main.run_ns + odp_product_ns(&s->cluster.main, b->dense_weights, (double)p->n_rows) +
+	compute_after(s, ENGINE_DENSE, odp_stream_layer_ns(s, h->layer),
+		      s->cluster.main.run_ns + odp_product_ns(&s->cluster.main, b->dense_weights, (double)h->n_rows) +
 			      context_ns(s, p, b->context_weights));
+}
+
+/* Its rows are known. */
+static void begin_rows(struct sim_pass *p, bool halves)
+{
+	const size_t first = halves ? p->n_rows / 2 : p->n_rows;
+
+	p->n_halves = halves ? 2 : 1;
+	p->at = 0;
+	p->half[0] = (struct sim_half){ .n_rows = first };
+	p->half[1] = (struct sim_half){ .first = first, .n_rows = p->n_rows - first };
 }
 
 static void begin_head(struct odp_sim *s)
@@ -319,7 +333,7 @@ static void begin_decode(struct odp_sim *s)
 	add_decode_rows(s);
 	e->now = p;
 	p->step = take_number(s);
-	p->layer = p->m = 0;
+	begin_rows(p, false);
 	p->begun_ns = odp_clock_ns();
 	p->stall_ns = 0;
 	e->state_layer = 0;
@@ -446,7 +460,8 @@ static void prefill_some(struct odp_sim *s, bool others)
 		add_prompt_rows(s, others);
 		p->open = true;
 		p->step = others ? ++e->last_step : take_number(s);
-		p->layer = p->m = 0;
+		begin_rows(p, !others && !s->model.recurrent && !odp_sim_streams(&s->model) &&
+				      odm_prompt_rows_halves(&s->prompt, s->n_many, p->n_rows));
 		e->layer_ns = 0;
 		odm_predictions_begin(s->predictions, p->step, 0, NULL, 0, false);
 	}
@@ -513,12 +528,13 @@ static void next_layer(struct odp_sim *s)
 {
 	struct sim_engine *e = &s->engine;
 	struct sim_pass *p = e->now;
+	struct sim_half *h = odp_half(s);
 
-	odp_stream_give(s, p->layer);
-	p->m += s->block[p->layer].moe;
-	p->layer++;
-	if (p->layer == s->model.n_layers)
-		begin_head(s);
+	odp_stream_give(s, h->layer);
+	h->m += s->block[h->layer].moe;
+	h->layer++;
+	if (h->layer == s->model.n_layers)
+		end_half(s);
 	else if (p->phase == ODM_PREFILL && prefill_pauses(s))
 		work(s);
 	else
@@ -531,31 +547,66 @@ static void end_layer(struct odp_sim *s)
 	struct sim_engine *e = &s->engine;
 	struct sim_pass *p = e->now;
 
-	odp_trace(s, MAIN, COMPUTES, "wait for experts", e->begin_ns, (int64_t)p->step, p->m, -1);
+	odp_trace(s, MAIN, COMPUTES, "wait for experts", e->begin_ns, (int64_t)p->step, odp_half(s)->m, -1);
 	p->stall_ns += e->layer_stall_ns;
+	s->prompt.ended_ns = odp_clock_ns();
 	next_layer(s);
+}
+
+/* Main waits for experts of the half that it is about. */
+static void wait_for_experts(struct odp_sim *s)
+{
+	s->engine.state = ENGINE_EXPERTS;
+	s->engine.begin_ns = odp_clock_ns();
+	if (odp_layer_done(s))
+		end_layer(s);
+}
+
+/* A half has been through all layers. */
+static void end_half(struct odp_sim *s)
+{
+	struct sim_pass *p = s->engine.now;
+
+	if (p->n_halves > 1 && p->half[1 - p->at].layer < s->model.n_layers) {
+		p->at = 1 - p->at;
+		wait_for_experts(s);
+		return;
+	}
+	begin_head(s);
+}
+
+/* Nothing is left to compute of this layer: the other half's turn. */
+static void end_own_part(struct odp_sim *s)
+{
+	struct sim_pass *p = s->engine.now;
+
+	s->engine.computing = false;
+	if (p->n_halves > 1 && p->half[1 - p->at].layer < s->model.n_layers)
+		p->at = 1 - p->at;
+	if (odp_half(s)->begun)
+		wait_for_experts(s);
+	else
+		begin_layer(s);
 }
 
 static void begin_shared(struct odp_sim *s)
 {
 	struct sim_engine *e = &s->engine;
-	const struct sim_pass *p = e->now;
-	const double ns = odp_product_ns(&s->cluster.main, s->block[p->layer].shared_weights, (double)p->n_rows);
+	const struct sim_half *h = odp_half(s);
+	const double ns = odp_product_ns(&s->cluster.main, s->block[h->layer].shared_weights, (double)h->n_rows);
 
 	e->computing = ns > 0;
-	e->state = ENGINE_EXPERTS;
-	e->begin_ns = odp_clock_ns();
 	if (e->computing)
 		compute(s, ENGINE_EXPERTS, ns);
-	else if (odp_layer_done(s))
-		end_layer(s);
+	else
+		end_own_part(s);
 }
 
 static void end_predict(struct odp_sim *s)
 {
 	const struct sim_engine *e = &s->engine;
 
-	odp_trace(s, MAIN, COMPUTES, "predict", e->begin_ns, (int64_t)e->call.step, e->call.m, -1);
+	odp_trace(s, MAIN, COMPUTES, "predict", e->begin_ns, (int64_t)odp_call(s)->step, odp_call(s)->m, -1);
 	odp_next_gate_says(s);
 	begin_shared(s);
 }
@@ -564,10 +615,11 @@ static void end_dense(struct odp_sim *s)
 {
 	const struct sim_engine *e = &s->engine;
 	const struct sim_pass *p = e->now;
-	const struct odp_sim_block *b = &s->block[p->layer];
+	const struct sim_half *h = odp_half(s);
+	const struct odp_sim_block *b = &s->block[h->layer];
 	double ns;
 
-	odp_trace(s, MAIN, COMPUTES, "attention, router", e->begin_ns, (int64_t)p->step, b->moe ? (int64_t)p->m : -1,
+	odp_trace(s, MAIN, COMPUTES, "attention, router", e->begin_ns, (int64_t)p->step, b->moe ? (int64_t)h->m : -1,
 		  -1);
 	if (!b->moe) {
 		next_layer(s);
@@ -607,8 +659,8 @@ void odp_engine_event(struct odp_sim *s, const struct sim_event *e)
 		work(s);
 	} else if (g->state == ENGINE_EXPERTS) {
 		if (e->who == COMPUTED)
-			g->computing = false;
-		if (!g->computing && odp_layer_done(s))
+			end_own_part(s);
+		else if (!g->computing && odp_layer_done(s))
 			end_layer(s);
 	} else if (e->who == WOKEN) {
 		return; /* main's own work took longer */

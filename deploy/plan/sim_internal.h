@@ -10,6 +10,7 @@
 #include "common/residency/schedule.h"
 #include "deploy/plan/sim.h"
 #include "main-node/cluster/layer_pieces.h"
+#include "main-node/cluster/prompt_rows.h"
 #include "main-node/cluster/want_target.h"
 #include "main-node/engine/draft_policy.h"
 #include "main-node/predict/prediction_wants.h"
@@ -105,6 +106,7 @@ struct sim_node {
 
 struct sim_run {
 	uint32_t worker;
+	unsigned half; /* half of the step that its rows are in */
 	uint64_t step, arrived_ns;
 	double bytes;
 	size_t n, n_open; /* items; not answered yet */
@@ -151,12 +153,20 @@ struct sim_part {
 	bool seen; /* a prefill: the last row of its prompt is here */
 };
 
+/* Rows of a step that are at one layer. */
+struct sim_half {
+	uint32_t layer, m;
+	size_t first, n_rows;
+	bool begun;
+};
+
 /* A step under way. */
 struct sim_pass {
 	enum odm_phase phase;
 	bool open;
 	uint64_t step, begun_ns;
-	uint32_t layer, m;
+	struct sim_half half[ODM_HALVES];
+	uint32_t n_halves, at; /* at: the half that main is about */
 	struct sim_row *row;
 	size_t n_rows;
 	struct sim_part *part;
@@ -187,7 +197,7 @@ struct sim_engine {
 	bool computing; /* shared experts */
 	uint32_t state_layer; /* STATEs of layers before it are sent */
 	uint64_t routed_ns, layer_stall_ns;
-	struct od_moe_call call;
+	struct od_moe_call call[ODM_HALVES];
 	struct sim_stream stream;
 };
 
@@ -247,7 +257,11 @@ struct odp_sim {
 	struct odm_predictions *predictions;
 	struct odm_draft_policy policy;
 	struct odm_want_target target;
-	struct odm_pieces pieces;
+	struct odm_pieces pieces[ODM_HALVES]; /* those of the layers under way */
+	struct odm_prompt_rows prompt;
+	uint64_t held_bytes; /* row bytes in flight, of all workers */
+	uint16_t *needed; /* [n_experts]: scratch, as dealt */
+	uint32_t *dealt;
 	uint32_t *slots; /* [n_workers] */
 	struct odm_piece **piece; /* [n_experts]: scratch */
 	bool *used_worker; /* [n_workers]: it got a RUN of the layer */
@@ -320,6 +334,15 @@ void odp_stream_give(struct odp_sim *s, uint32_t layer); /* it uses them no more
 
 bool odp_next_gate_asks(struct odp_sim *s, double *ns); /* about the layer under way; *ns: its time */
 void odp_next_gate_says(struct odp_sim *s);
+
+static inline struct sim_half *odp_half(const struct odp_sim *s)
+{
+	return &s->engine.now->half[s->engine.now->at];
+}
+static inline const struct od_moe_call *odp_call(const struct odp_sim *s)
+{
+	return &s->engine.call[s->engine.now->at];
+}
 
 void odp_layer_routed(struct odp_sim *s); /* main's router has chosen: RUNs, and what follows them */
 void odp_layer_state(struct odp_sim *s, uint32_t layer); /* STATEs of all layers up to this one */

@@ -7,7 +7,7 @@
 /* Rows that are predicted: all, or beside a shadow those of texts on which it is silent. */
 static size_t choose_rows(struct odp_sim *s)
 {
-	const struct od_moe_call *call = &s->engine.call;
+	const struct od_moe_call *call = odp_call(s);
 
 	if (s->cluster.has_shadow)
 		return odm_predictions_shadow_silent(s->predictions, call->step, s->asked, call->n_rows);
@@ -20,7 +20,7 @@ bool odp_next_gate_asks(struct odp_sim *s, double *ns)
 	size_t n = 0;
 
 	*ns = 0;
-	if (s->o.next_gate && s->engine.now->phase == ODM_DECODE && s->engine.call.m + 1 < s->model.n_moe)
+	if (s->o.next_gate && s->engine.now->phase == ODM_DECODE && odp_call(s)->m + 1 < s->model.n_moe)
 		n = choose_rows(s);
 	if (n > 0)
 		*ns = odp_product_ns(&s->cluster.main, s->model.router_weights, (double)n);
@@ -50,7 +50,7 @@ void odp_next_gate_says(struct odp_sim *s)
 	bool wants = false;
 
 	for (size_t i = 0; i < p->n_rows; i++)
-		if (s->asked[i] && say(s, &p->row[i], s->engine.call.m + 1))
+		if (s->asked[i] && say(s, &p->row[i], odp_call(s)->m + 1))
 			wants = true;
 	if (wants)
 		odp_send_wants(s);

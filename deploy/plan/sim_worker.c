@@ -210,7 +210,7 @@ static void count_waits(struct odp_sim *s, const struct sim_worker *w)
 		if (item->ready)
 			continue;
 		s->f->stalls++;
-		if (run->step == s->engine.call.step && waited > s->engine.layer_stall_ns)
+		if (run->step == odp_call(s)->step && waited > s->engine.layer_stall_ns)
 			s->engine.layer_stall_ns = waited;
 	}
 }

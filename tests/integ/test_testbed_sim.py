@@ -41,6 +41,16 @@ def loads_of_other_prompts_overlap_with_main_and_in_two_slots_with_runs():
 
 
 @test
+def rows_of_a_prompt_bind_main_s_link_one_way():
+    """128 rows, each to two workers, 32 times: in two halves and in batches, the way there takes nearly all the time, and the way back,
+    runs and main's part overlap with it."""
+    row, link = 8192, 1.25e8
+    floor = 128 * 2 * row / link * 1000 * LAYERS
+    ttft = figures(load=0.1, slots=2, row_bytes=row, link=link, prompt=128)["ttft_ms"]
+    assert floor < ttft < 1.2 * (floor + MAIN + RUN), (floor, ttft)
+
+
+@test
 def a_word_that_it_does_not_know_is_refused():
     p = subprocess.run([PROGRAM, "loads=3"], capture_output=True, text=True)
     assert p.returncode == 1 and "loads=3" in p.stderr and p.stdout == "", p
