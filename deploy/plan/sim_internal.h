@@ -257,7 +257,7 @@ struct odp_sim {
 	struct odm_predictions *predictions;
 	struct odm_draft_policy policy;
 	struct odm_want_target target;
-	struct odm_pieces pieces[ODM_HALVES]; /* those of the layers under way */
+	struct odm_pieces pieces[ODM_HALVES];
 	struct odm_prompt_rows prompt;
 	uint64_t held_bytes; /* row bytes in flight, of all workers */
 	uint16_t *needed; /* [n_experts]: scratch, as dealt */
