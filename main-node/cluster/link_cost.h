@@ -50,7 +50,7 @@ struct odm_link_cost {
 	bool has_probe; /* one is on its way */
 	bool measured; /* well enough for its worker to be used */
 	uint64_t run_bytes; /* rows on their way through main's port, if these are many */
-	uint64_t given_up_ns; /* since then nobody waits for these rows; 0: somebody does */
+	uint64_t given_up_ns; /* when the step of these rows was given up; 0: it was not */
 	/* The decision. */
 	bool passed[ODM_N_DEALS]; /* gets no experts of this kind; [ODM_DEAL_FEW]: none at all */
 	bool worth[ODM_N_DEALS]; /* scratch */
@@ -64,7 +64,7 @@ void odm_link_cost_begin(struct odm_link_cost *c, uint64_t now, bool another);
 void odm_link_cost_sent(struct odm_link_cost *c, uint64_t sequence, uint32_t bytes, uint64_t now);
 /* So many bytes of rows are on their way through main's port, in front of PINGs. */
 void odm_link_cost_in_flight(struct odm_link_cost *c, uint64_t bytes);
-/* The step of these rows was given up: they are through within a while, which nobody will say. */
+/* The step of these rows was given up, so their end is not reported: they count as in flight for a while. */
 void odm_link_cost_give_up(struct odm_link_cost *c, uint64_t now);
 /* The answer to that PING, with this much padding. */
 void odm_link_cost_echo(struct odm_link_cost *c, uint64_t sequence, size_t bytes, uint64_t now);

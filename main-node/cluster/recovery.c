@@ -25,7 +25,7 @@
 #define RUN_NS_PER_WEIGHT 2 /* and row */
 #define SAY_BUSY_ROUNDS 20 /* 5 s */
 #define MAX_BUSY_ROUNDS 720 /* 3 minutes */
-#define PULL_NS_PER_WEIGHT 16000 /* BF16 at 1 Mbit/s: more than that nobody waits for what workers say they pull */
+#define PULL_NS_PER_WEIGHT 16000 /* BF16 at 1 Mbit/s: the longest wait for experts that workers say they pull */
 /* A worker is late after so much, and after a multiple of what its RUNs should take: sooner if it is known to be the
  * link. */
 #define LATE_LINK_NS (100 * OD_NS_PER_MS)
@@ -358,7 +358,7 @@ static void overtake(struct odm_recovery *r, uint32_t worker)
 			continue;
 		to = first_candidate(r, p);
 		if (to == ODM_NOBODY || !odm_worker_has(&r->net->groups, to, p->work->call->m, p->expert)) {
-			p->n_passed = 0; /* nobody has been asked */
+			p->n_passed = 0; /* No worker has been asked. */
 			continue;
 		}
 		p->late_worker = worker;

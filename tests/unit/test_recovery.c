@@ -592,7 +592,7 @@ static void one_that_joins_is_asked_for_every_expert(void **state)
 	odm_pieces_cut(w.work, &w.call, 64);
 	assert_int_equal(w.work[0].n, 2);
 	p = w.work[0].piece;
-	for (int i = 0; i < 3; i++) /* nobody runs the first one, and one still has the second */
+	for (int i = 0; i < 3; i++) /* No worker runs the first one; one still has the second. */
 		if (p[0].worker != ODM_NOBODY)
 			odm_recovery_failed(&w.recovery, &p[0], &x);
 	assert_int_equal(p[0].worker, ODM_NOBODY);
@@ -732,7 +732,7 @@ static void rows_that_a_late_worker_answers_first_are_not_in_flight(void **state
 		assert_int_equal(w.link[1].held_bytes, alone ? 500 : 1500);
 		odm_pieces_fini(w.work);
 	}
-	begin(2, 1); /* nobody was left to ask */
+	begin(2, 1); /* No worker was left to ask. */
 	p = &w.work[0].piece[0];
 	p->worker = ODM_NOBODY;
 	p->state = ODM_PIECE_TODO;
