@@ -117,16 +117,22 @@ static double sum_of_homes(uint32_t n)
 	return sum;
 }
 
+/* Each worker's cache has room for all experts. */
+static void begin_cached(struct odm_members *ms)
+{
+	begin(ms, WORKERS);
+	for (uint32_t i = 0; i < WORKERS; i++) {
+		member[i].pub.cache = true;
+		member[i].cache_experts = LAYERS * EXPERTS;
+	}
+}
+
 static void homes_of_a_worker_that_left_are_shared(void **state)
 {
 	struct odm_members ms;
 
 	(void)state;
-	begin(&ms, WORKERS);
-	for (uint32_t i = 0; i < WORKERS; i++) {
-		member[i].pub.cache = true;
-		member[i].cache_experts = LAYERS * EXPERTS;
-	}
+	begin_cached(&ms);
 	odm_members_compare(&ms);
 	for (uint32_t i = 0; i < WORKERS; i++)
 		assert_float_equal(member[i].home, 1.0 / WORKERS, 1e-6);
@@ -142,11 +148,7 @@ static void a_worker_that_is_passed_over_has_no_homes(void **state)
 	struct odm_members ms;
 
 	(void)state;
-	begin(&ms, WORKERS);
-	for (uint32_t i = 0; i < WORKERS; i++) {
-		member[i].pub.cache = true;
-		member[i].cache_experts = LAYERS * EXPERTS;
-	}
+	begin_cached(&ms);
 	member[2].cost.passed[ODM_DEAL_FEW] = member[2].cost.passed[ODM_DEAL_MANY] = true;
 	odm_members_compare(&ms);
 	for (uint32_t i = 0; i < WORKERS; i++)
