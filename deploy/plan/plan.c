@@ -88,6 +88,19 @@ static size_t missing_words(const struct od_host_words *w, enum odp_role role, b
 	return n;
 }
 
+static enum odp_role role_of(const struct od_host *h)
+{
+	return h->is_main ? ODP_MAIN : h->role == OD_NODE_SHADOW ? ODP_SHADOW : ODP_WORKER;
+}
+
+/* 0: the one that its role has unless it is told another. */
+static uint16_t own_port(const struct od_host *h)
+{
+	const uint16_t usual = h->role == OD_NODE_SHADOW ? OD_DEFAULT_SHADOW_PORT : OD_DEFAULT_WORKER_PORT;
+
+	return h->is_main || h->port == usual ? 0 : h->port;
+}
+
 static int set_machine(struct odp_machine *m, const struct planning *g, const struct od_host *h, enum odp_role role,
 		       struct od_err *err)
 {
@@ -107,16 +120,11 @@ static int set_machine(struct odp_machine *m, const struct planning *g, const st
 				   .link_rate = w->link_bits / 8,
 				   .latency_ns = w->latency_ms > 0 ? w->latency_ms * 1e6 : USUAL_LATENCY_NS,
 				   .run_ns = w->fixed_ms > 0 ? w->fixed_ms * 1e6 : RUN_NS };
-	if (h->port == (role == ODP_SHADOW ? OD_DEFAULT_SHADOW_PORT : OD_DEFAULT_WORKER_PORT) || role == ODP_MAIN)
+	if (own_port(h) == 0)
 		snprintf(m->name, sizeof(m->name), "%.63s", h->host);
 	else
 		snprintf(m->name, sizeof(m->name), "%.57s:%u", h->host, (unsigned)h->port);
 	return OD_OK;
-}
-
-static enum odp_role role_of(const struct od_host *h)
-{
-	return h->is_main ? ODP_MAIN : h->role == OD_NODE_SHADOW ? ODP_SHADOW : ODP_WORKER;
 }
 
 static bool is_loopback(const char *host)
@@ -142,7 +150,7 @@ static int add_host(struct planning *g, const struct od_host *h, struct od_err *
 	struct odp_host_plan *host = &g->plan->host[g->plan->n];
 
 	g->of[g->plan->n] = h;
-	*host = (struct odp_host_plan){ .role = role_of(h), .on = first_on(g, h) };
+	*host = (struct odp_host_plan){ .role = role_of(h), .port = own_port(h), .on = first_on(g, h) };
 	g->plan->n_workers += host->role == ODP_WORKER;
 	g->plan->n_shadows += host->role == ODP_SHADOW;
 	g->plan->n++;

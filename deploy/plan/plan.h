@@ -15,6 +15,7 @@ extern const char *const odp_role_names[];
 struct odp_host_plan {
 	enum odp_role role;
 	struct odp_machine machine; /* name: as in the hosts file */
+	uint16_t port; /* 0: the usual one */
 	size_t on; /* the first host of the plan on its machine: another one if they share an address */
 	struct odp_memory memory;
 	uint64_t disk_bytes;

@@ -216,8 +216,14 @@ static const char *pack_name(const struct odp_plan *p)
 
 static bool same_options(const struct odp_host_plan *a, const struct odp_host_plan *b)
 {
-	return a->role == b->role && a->memory.limit_bytes == b->memory.limit_bytes &&
+	return a->role == b->role && a->port == b->port && a->memory.limit_bytes == b->memory.limit_bytes &&
 	       a->machine.slots == b->machine.slots && a->machine.cache_bytes == b->machine.cache_bytes;
+}
+
+static void print_port(const struct odp_host_plan *h, FILE *out)
+{
+	if (h->port != 0)
+		fprintf(out, " --port %u", (unsigned)h->port);
 }
 
 /* Workers from `first` on that have the same options. Returns the last. */
@@ -230,6 +236,7 @@ static size_t print_workers(const struct odp_plan *p, size_t first, FILE *out)
 		last++;
 	fprintf(out, "  od-worker --pack %s --memory-limit %lluM --slots %u", pack_name(p),
 		(unsigned long long)(w->memory.limit_bytes >> 20), w->machine.slots);
+	print_port(w, out);
 	if (w->machine.cache_bytes > 0)
 		fprintf(out, " --cache-mib %llu", (unsigned long long)(w->machine.cache_bytes >> 20));
 	fprintf(out, "     # on %s", w->machine.name);
@@ -261,6 +268,7 @@ static void print_shadows(const struct odp_plan *p, FILE *out)
 		end = end > begin ? end : begin + 1;
 		end = left == 0 || end > n_layers - left ? n_layers - left : end;
 		fprintf(out, "  od-shadow --pack %s --precision %s", pack_name(p), od_precision_names[p->shadow - 1]);
+		print_port(h, out);
 		if (p->n_shadows > 1)
 			fprintf(out, " --layers %u-%u", begin, end - 1);
 		fprintf(out, "     # on %s\n", h->machine.name);
@@ -272,7 +280,7 @@ static void print_commands(const struct odp_plan *p, FILE *out)
 {
 	char memory[32] = "";
 
-	fprintf(out, "\nTo run it like this:\n");
+	fprintf(out, "\nTo run it like this%s:\n", p->alone ? "" : ", with --listen and keys as each host has them");
 	if (p->alone) {
 		fprintf(out, "  od-main serve --pack %s --memory %lluM --ctx-size %llu --parallel %u\n", pack_name(p),
 			(unsigned long long)(p->host[0].memory.limit_bytes >> 20),

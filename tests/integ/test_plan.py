@@ -91,6 +91,15 @@ def this_machine_alone():
 
 
 @test
+def ports_of_its_own():
+    """Hosts that listen elsewhere have that in their line, and share it with no other."""
+    text = HOSTS.replace("worker b ", "worker b:5711 ").replace("shadow s ", "shadow s:5712 ")
+    p = tool("od-plan", CHECKPOINT, write("ports.txt", text), *SMALL)
+    assert re.findall(r"od-(worker|shadow) .*?(?:--port (\d+) .*)?# on (\S+)$", p.stdout, re.M) == [
+        ("worker", "", "a"), ("worker", "5711", "b:5711"), ("shadow", "5712", "s:5712")], p.stdout
+
+
+@test
 def parts_of_a_shadow():
     """Layers by memory, all of them, each once."""
     p = tool("od-plan", CHECKPOINT, write("parts.txt", HOSTS + "shadow t memory=2G speed=4 link=1G\n"), *SMALL)
