@@ -63,7 +63,6 @@ static void know_port(struct odp_sim *s)
 	for (int i = 0; i < ODM_PORT_SAMPLES; i++)
 		s->prompt.port.byte[i] = odp_port_ns(&s->cluster.main, 1);
 	s->prompt.port.n = ODM_PORT_SAMPLES;
-	memcpy(s->prompt.slots, s->slots, s->cluster.n_workers * sizeof(*s->slots));
 }
 
 int odp_deal_new(struct odp_sim *s, struct od_err *err)
@@ -230,7 +229,8 @@ static uint32_t run_rows(const struct odp_sim *s)
 static uint32_t batch_rows(struct odp_sim *s, const struct odm_pieces *p)
 {
 	struct odm_prompt_layer layer = { .work = p,
-					  .n_with = odm_prompt_rows_count(&s->prompt, p, s->cluster.n_workers),
+					  .n_with =
+						  odm_prompt_rows_count(&s->prompt, p, s->times, s->cluster.n_workers),
 					  .half = s->engine.now->n_halves > 1,
 					  .most = run_rows(s) };
 

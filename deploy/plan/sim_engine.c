@@ -461,7 +461,7 @@ static void prefill_some(struct odp_sim *s, bool others)
 		p->open = true;
 		p->step = others ? ++e->last_step : take_number(s);
 		begin_rows(p, !others && !s->model.recurrent && !odp_sim_streams(&s->model) &&
-				      odm_prompt_rows_halves(&s->prompt, s->n_many, p->n_rows));
+				      odm_prompt_rows_halves(&s->prompt, s->times, s->n_many, p->n_rows));
 		e->layer_ns = 0;
 		odm_predictions_begin(s->predictions, p->step, 0, NULL, 0, false);
 	}

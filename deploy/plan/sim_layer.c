@@ -170,35 +170,15 @@ static bool send_run(struct odp_sim *s, uint32_t worker, struct odm_piece **piec
 	return true;
 }
 
-static bool is_under_way(const struct odm_pieces *p)
-{
-	return p->n_done < p->n;
-}
-
-/* The layer under way that was submitted first, or second. */
-static struct odm_pieces *in_order(struct odp_sim *s, unsigned i)
-{
-	struct odm_pieces *a = &s->pieces[0], *b = &s->pieces[1];
-	const bool second_first = is_under_way(b) && (!is_under_way(a) || b->call->m < a->call->m);
-
-	return second_first == (i == 0) ? b : a;
-}
-
 /* A worker's next RUN. False: nothing is left, or it has to wait. */
 static bool send_next(struct odp_sim *s, uint32_t worker)
 {
-	const struct odm_pieces *first = in_order(s, 0);
+	struct odm_pieces *p;
 
-	for (unsigned i = 0; i < ODM_HALVES; i++) {
-		struct odm_pieces *p = in_order(s, i);
+	for (unsigned i = 0; (p = odm_prompt_rows_turn(&s->prompt, s->pieces, i, s->held_bytes)) != NULL; i++) {
 		bool more;
-		size_t n;
+		const size_t n = odm_pieces_next(p, worker, s->model.n_experts, s->piece, &more);
 
-		if (!is_under_way(p))
-			continue;
-		if (p != first && is_under_way(first) && !odm_prompt_rows_few(&s->prompt, s->held_bytes))
-			return false;
-		n = odm_pieces_next(p, worker, s->model.n_experts, s->piece, &more);
 		if (n > 0)
 			return send_run(s, worker, s->piece, n,
 					!more && (s->engine.now->n_halves == 1 || p->call->first > 0));
@@ -312,7 +292,7 @@ void odp_layer_routed(struct odp_sim *s)
 
 bool odp_layer_done(const struct odp_sim *s)
 {
-	return !is_under_way(&s->pieces[s->engine.now->at]);
+	return !odm_pieces_under_way(&s->pieces[s->engine.now->at]);
 }
 
 /* An expert that was ready, and whose WANT was sent to this worker when the router spoke. */
@@ -362,6 +342,6 @@ void odp_layer_result(struct odp_sim *s, struct sim_message *m)
 	run->n_open -= m->n;
 	if (run->n_open == 0)
 		let_go(s, run);
-	if (!is_under_way(work))
+	if (!odm_pieces_under_way(work))
 		odp_engine_wake(s);
 }

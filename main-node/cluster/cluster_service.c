@@ -400,34 +400,15 @@ static int send_piece_again(void *arg, struct odm_piece *p)
 	return send_run(arg, p->worker, &p, 1, false, p->request);
 }
 
-/* The layer under way that was submitted first, or second; it may have no pieces. */
-static struct odm_pieces *in_order(struct service *s, unsigned i)
-{
-	const struct od_moe_call *a = s->work[0].call, *b = s->work[1].call;
-	const bool second_first = b != NULL && (a == NULL || b->m < a->m);
-
-	return &s->work[i ^ second_first];
-}
-
-static bool is_under_way(const struct odm_pieces *work)
-{
-	return work->n_done < work->n;
-}
-
 /* A worker's next RUN. False: nothing is left, or it cannot be sent. After a full queue or a broken connection it is
  * tried again at the next wake-up, or the worker is dead by then. */
 static bool send_next(struct service *s, uint32_t worker)
 {
-	const struct odm_pieces *first = in_order(s, 0);
+	struct odm_pieces *work;
 
-	for (unsigned i = 0; i < ODM_HALVES; i++) {
-		struct odm_pieces *work = in_order(s, i);
+	for (unsigned i = 0; (work = odm_prompt_rows_turn(&s->prompt, s->work, i, held_bytes(s))) != NULL; i++) {
 		bool more;
-		size_t n;
-
-		if (work != first && is_under_way(first) && !odm_prompt_rows_few(&s->prompt, held_bytes(s)))
-			return false;
-		n = odm_pieces_next(work, worker, s->o.config->n_experts, s->piece, &more);
+		const size_t n = odm_pieces_next(work, worker, s->o.config->n_experts, s->piece, &more);
 
 		if (n > 0)
 			return send_run(s, worker, s->piece, n, !more && !is_first_half(s, work->call), 0) == OD_OK;
@@ -649,8 +630,9 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	if (ran && work == s->prompt.measured && any->batch == 0)
 		odm_port_answered(&s->prompt.port, len, worked_ns(r), od_now_ns());
 	odm_recovery_answered(&s->recovery, worker, ran);
-	/* A late worker's bytes before it was overtaken are not held any more, so there may be fewer than these. */
-	if (!odm_pieces_open(work, r->request))
+	/* A late worker holds nothing of what it was sent before it was overtaken: neither of RUNs that others got, nor
+	 * of those that stayed. */
+	if (any->request == r->request && !odm_pieces_open(work, r->request))
 		hold(s, l, l->held_bytes > any->run_bytes ? l->held_bytes - any->run_bytes : 0);
 }
 
@@ -745,18 +727,11 @@ static void learn_costs(struct service *s, size_t half)
 	}
 }
 
-static void fill_slots(struct service *s)
-{
-	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
-		s->prompt.slots[w] = s->net.view.worker[w].slots;
-}
-
 static bool halves(struct odm_expert_service *base, const struct odm_step *step)
 {
-	struct service *s = (struct service *)base;
+	const struct service *s = (struct service *)base;
 
-	fill_slots(s);
-	return odm_prompt_rows_halves(&s->prompt, s->net.groups.n_many, step->n_rows);
+	return odm_prompt_rows_halves(&s->prompt, s->net.times, s->net.groups.n_many, step->n_rows);
 }
 
 /* Rows of a RUN of a prompt's layer, which has been dealt. */
@@ -768,8 +743,7 @@ static uint32_t batch_rows(struct service *s, const struct odm_pieces *work)
 					  .most = s->step_rows };
 	struct odm_many_times t = { 0 };
 
-	fill_slots(s);
-	layer.n_with = odm_prompt_rows_count(&s->prompt, work, v->n_workers);
+	layer.n_with = odm_prompt_rows_count(&s->prompt, work, s->net.times, v->n_workers);
 	if (layer.n_with > 0)
 		t = odm_members_many(odm_cluster_members(s->cluster), v->worker, s->prompt.n_dealt, v->n_workers);
 	else
@@ -786,7 +760,7 @@ static int begin_layer(struct service *s, size_t half, struct od_err *err)
 	int rc = OD_OK;
 
 	/* The view changes only while nothing is under way. */
-	if (is_under_way(other) && odm_links_any_lost(&s->net))
+	if (odm_pieces_under_way(other) && odm_links_any_lost(&s->net))
 		rc = run_pieces(s, other, err);
 	/* A decode step between two layers of a prompt may have found all workers gone. */
 	if (rc == OD_OK && s->net.view.n_workers == 0) {
@@ -796,7 +770,7 @@ static int begin_layer(struct service *s, size_t half, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	odm_pieces_end(&s->work[half]); /* one that failed and begins again */
-	if (!is_under_way(other)) {
+	if (!odm_pieces_under_way(other)) {
 		odm_recovery_begin(&s->recovery, s->now->step);
 		odm_links_avoid_lost(&s->net);
 		odm_prompt_rows_begin(&s->prompt, &s->work[half]);
@@ -805,7 +779,7 @@ static int begin_layer(struct service *s, size_t half, struct od_err *err)
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
 		struct odm_link *l = &s->net.link[w];
 
-		if (!is_under_way(other))
+		if (!odm_pieces_under_way(other))
 			hold(s, l, 0);
 		l->watch.expect_ns[half] = 0;
 		l->watch.report[half] = (struct odm_layer_report){ 0 };

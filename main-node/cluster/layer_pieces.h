@@ -68,6 +68,10 @@ void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, uint32
 void odm_pieces_keep(struct odm_pieces *p);
 void odm_pieces_end(struct odm_pieces *p); /* the layer is through, or given up */
 
+static inline bool odm_pieces_under_way(const struct odm_pieces *p)
+{
+	return p->n_done < p->n;
+}
 /* The worker's next unsent pieces for one RUN, in order, at most max. *more: others are left. */
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more);
 /* The piece that an expert of this worker's RESULT answers; NULL: none, or answered already. */

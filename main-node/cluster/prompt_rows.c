@@ -7,18 +7,14 @@ int odm_prompt_rows_init(struct odm_prompt_rows *p, const struct od_config *conf
 			 uint32_t max_workers, struct od_err *err)
 {
 	*p = (struct odm_prompt_rows){ .n_experts = config->n_experts, .top_k = config->top_k, .row_bytes = row_bytes };
-	p->slots = calloc(max_workers, sizeof(*p->slots));
 	p->n_dealt = calloc(max_workers, sizeof(*p->n_dealt));
-	return p->slots != NULL && p->n_dealt != NULL ?
-		       OD_OK :
-		       od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %u hosts", max_workers);
+	return p->n_dealt != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %u hosts", max_workers);
 }
 
 void odm_prompt_rows_fini(struct odm_prompt_rows *p)
 {
-	free(p->slots);
 	free(p->n_dealt);
-	p->slots = p->n_dealt = NULL;
+	p->n_dealt = NULL;
 }
 
 void odm_prompt_rows_begin(struct odm_prompt_rows *p, const struct odm_pieces *work)
@@ -36,7 +32,8 @@ void odm_prompt_rows_end(struct odm_prompt_rows *p, const struct odm_pieces *wor
 	odm_port_end(&p->port);
 }
 
-uint32_t odm_prompt_rows_count(struct odm_prompt_rows *p, const struct odm_pieces *work, uint32_t n_workers)
+uint32_t odm_prompt_rows_count(struct odm_prompt_rows *p, const struct odm_pieces *work,
+			       const struct odm_deal_times *worker, uint32_t n_workers)
 {
 	uint32_t n = 0;
 	bool fit = true;
@@ -46,7 +43,7 @@ uint32_t odm_prompt_rows_count(struct odm_prompt_rows *p, const struct odm_piece
 		const uint32_t w = work->worker_of[i];
 
 		n += p->n_dealt[w] == 0;
-		fit = ++p->n_dealt[w] <= p->slots[w] && fit;
+		fit = ++p->n_dealt[w] <= worker[w].slots && fit;
 	}
 	return fit ? n : 0;
 }
@@ -71,16 +68,39 @@ uint32_t odm_prompt_rows_batch(struct odm_prompt_rows *p, const struct odm_promp
 	return rows;
 }
 
-bool odm_prompt_rows_halves(const struct odm_prompt_rows *p, uint32_t n_many, size_t n_rows)
+bool odm_prompt_rows_halves(const struct odm_prompt_rows *p, const struct odm_deal_times *worker, uint32_t n_many,
+			    size_t n_rows)
 {
 	bool fit = odm_port_binds(&p->port) && n_rows / 2 * p->top_k >= 4 * (size_t)p->n_experts;
 
 	for (uint32_t w = 0; fit && w < n_many; w++)
-		fit = p->slots[w] >= (p->n_experts + n_many - 1) / n_many;
+		fit = worker[w].slots >= (p->n_experts + n_many - 1) / n_many;
 	return fit;
 }
 
 bool odm_prompt_rows_few(const struct odm_prompt_rows *p, uint64_t held_bytes)
 {
 	return (double)held_bytes < p->batch_bytes;
+}
+
+struct odm_pieces *odm_prompt_rows_turn(const struct odm_prompt_rows *p, struct odm_pieces *work, unsigned i,
+					uint64_t held_bytes)
+{
+	struct odm_pieces *first = NULL, *second = NULL;
+
+	for (unsigned k = 0; k < ODM_HALVES; k++) {
+		struct odm_pieces *w = &work[k];
+
+		if (!odm_pieces_under_way(w))
+			continue;
+		if (first == NULL || w->call->m < first->call->m) {
+			second = first;
+			first = w;
+		} else {
+			second = w;
+		}
+	}
+	if (i == 0)
+		return first;
+	return i == 1 && odm_prompt_rows_few(p, held_bytes) ? second : NULL;
 }

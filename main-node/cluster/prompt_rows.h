@@ -19,7 +19,6 @@ struct odm_prompt_rows {
 	const struct odm_pieces *measured; /* the layer whose first batch shows a byte's time; NULL: none */
 	uint64_t ended_ns; /* when the last layer, or half of it, was through */
 	double batch_bytes; /* row bytes of a batch, to all workers */
-	uint32_t *slots; /* [max_workers], by index in the view: filled in by the caller whenever the view changes */
 	uint32_t *n_dealt; /* [max_workers]: experts of the layer that was counted last */
 };
 
@@ -31,8 +30,10 @@ void odm_prompt_rows_fini(struct odm_prompt_rows *p); /* all zero is fine */
 void odm_prompt_rows_begin(struct odm_prompt_rows *p, const struct odm_pieces *work);
 void odm_prompt_rows_end(struct odm_prompt_rows *p, const struct odm_pieces *work, uint64_t now);
 /* Counts into n_dealt [n_workers] the experts of a layer that has been dealt, and returns the number of workers that
- * have any. 0: a worker's do not fit into its slots together, so that it would load some of them for every batch. */
-uint32_t odm_prompt_rows_count(struct odm_prompt_rows *p, const struct odm_pieces *work, uint32_t n_workers);
+ * have any. 0: a worker's do not fit into its slots (worker[i].slots) together, so that it would load some of them for
+ * every batch. */
+uint32_t odm_prompt_rows_count(struct odm_prompt_rows *p, const struct odm_pieces *work,
+			       const struct odm_deal_times *worker, uint32_t n_workers);
 /* Returns the rows of a RUN of a layer that has just been counted, at most `most`. n_with: of that count, or all
  * workers that could have experts. run_ns: 0, or a RUN of its workers with few rows; row_ns: each of many rows
  * besides. half: it has half of the step's rows. */
@@ -44,10 +45,15 @@ struct odm_prompt_layer {
 	uint32_t most;
 };
 uint32_t odm_prompt_rows_batch(struct odm_prompt_rows *p, const struct odm_prompt_layer *layer, uint64_t now);
-/* Rows of a step should go in two halves: each needs nearly every expert, and the workers, the first n_many, can keep a
- * layer's experts for the second one. */
-bool odm_prompt_rows_halves(const struct odm_prompt_rows *p, uint32_t n_many, size_t n_rows);
+/* Rows of a step should go in two halves: each needs nearly every expert, and the workers [n_many] can keep a layer's
+ * experts for the second one. */
+bool odm_prompt_rows_halves(const struct odm_prompt_rows *p, const struct odm_deal_times *worker, uint32_t n_many,
+			    size_t n_rows);
 /* Less than a batch is in flight: another layer's rows may be sent before this one's are through. */
 bool odm_prompt_rows_few(const struct odm_prompt_rows *p, uint64_t held_bytes);
+/* Returns the i-th layer of those under way, work [ODM_HALVES], whose rows may be sent now; the earlier layer comes
+ * first. NULL: there is none. */
+struct odm_pieces *odm_prompt_rows_turn(const struct odm_prompt_rows *p, struct odm_pieces *work, unsigned i,
+					uint64_t held_bytes);
 
 #endif

@@ -17,6 +17,7 @@
 
 static const struct od_config config = { .n_experts = EXPERTS, .top_k = TOP_K };
 static struct odm_prompt_rows p;
+static struct odm_deal_times worker[WORKERS];
 static uint32_t worker_of[EXPERTS];
 static struct od_moe_call call;
 static struct odm_pieces work;
@@ -28,7 +29,7 @@ static int begin(void **state)
 	(void)state;
 	assert_int_equal(odm_prompt_rows_init(&p, &config, ROW_BYTES, WORKERS, &err), OD_OK);
 	for (uint32_t w = 0; w < WORKERS; w++)
-		p.slots[w] = 4;
+		worker[w].slots = 4;
 	for (uint32_t e = 0; e < EXPERTS; e++)
 		worker_of[e] = e % 3; /* worker 3 gets none */
 	call = (struct od_moe_call){ .n_rows = 128 };
@@ -59,14 +60,14 @@ static void measure(double byte_ns)
 static void workers_that_have_experts(void **state)
 {
 	(void)state;
-	assert_int_equal(odm_prompt_rows_count(&p, &work, WORKERS), 3);
+	assert_int_equal(odm_prompt_rows_count(&p, &work, worker, WORKERS), 3);
 	assert_int_equal(p.n_dealt[0], 3);
 	assert_int_equal(p.n_dealt[2], 2);
 	assert_int_equal(p.n_dealt[3], 0);
-	p.slots[0] = 2; /* each batch would load one of three again */
-	assert_int_equal(odm_prompt_rows_count(&p, &work, WORKERS), 0);
-	p.slots[0] = 3;
-	assert_int_equal(odm_prompt_rows_count(&p, &work, WORKERS), 3);
+	worker[0].slots = 2; /* each batch would load one of three again */
+	assert_int_equal(odm_prompt_rows_count(&p, &work, worker, WORKERS), 0);
+	worker[0].slots = 3;
+	assert_int_equal(odm_prompt_rows_count(&p, &work, worker, WORKERS), 3);
 }
 
 static void batches_are_those_that_end_first(void **state)
@@ -100,17 +101,16 @@ static void batches_are_those_that_end_first(void **state)
 static void halves_pay_where_the_port_binds_and_experts_stay(void **state)
 {
 	(void)state;
-	assert_false(odm_prompt_rows_halves(&p, WORKERS, 128)); /* not known yet */
+	assert_false(odm_prompt_rows_halves(&p, worker, WORKERS, 128)); /* not known yet */
 	measure(8);
-	assert_true(odm_prompt_rows_halves(&p, WORKERS, 128));
-	assert_true(odm_prompt_rows_halves(&p, WORKERS, 32));
-	assert_false(odm_prompt_rows_halves(&p, WORKERS, 31)); /* a half may lack experts */
-	p.slots[3] = 1; /* two experts come to each */
-	assert_false(odm_prompt_rows_halves(&p, WORKERS, 128));
-	assert_false(odm_prompt_rows_halves(&p, 3, 128) && p.slots[0] < 3);
-	assert_true(odm_prompt_rows_halves(&p, 3, 128)); /* it gets none */
+	assert_true(odm_prompt_rows_halves(&p, worker, WORKERS, 128));
+	assert_true(odm_prompt_rows_halves(&p, worker, WORKERS, 32));
+	assert_false(odm_prompt_rows_halves(&p, worker, WORKERS, 31)); /* a half may lack experts */
+	worker[3].slots = 1; /* two experts come to each */
+	assert_false(odm_prompt_rows_halves(&p, worker, WORKERS, 128));
+	assert_true(odm_prompt_rows_halves(&p, worker, 3, 128)); /* it gets none */
 	measure(1);
-	assert_false(odm_prompt_rows_halves(&p, 3, 128));
+	assert_false(odm_prompt_rows_halves(&p, worker, 3, 128));
 }
 
 static void little_is_less_than_a_batch(void **state)
@@ -123,6 +123,29 @@ static void little_is_less_than_a_batch(void **state)
 	assert_false(odm_prompt_rows_few(&p, 64 * TOP_K * (uint64_t)ROW_BYTES));
 }
 
+/* Both layers under way are of the same step; the second half's is one behind. */
+static void the_earlier_layer_goes_first(void **state)
+{
+	struct od_moe_call later = { .m = 4 }, earlier = { .m = 3 };
+	struct odm_pieces two[ODM_HALVES] = { { .call = &later, .n = 2 }, { .call = &earlier, .n = 2 } };
+
+	(void)state;
+	p.batch_bytes = 100;
+	assert_ptr_equal(odm_prompt_rows_turn(&p, two, 0, 100), &two[1]);
+	assert_null(odm_prompt_rows_turn(&p, two, 1, 100)); /* a batch is in flight */
+	assert_ptr_equal(odm_prompt_rows_turn(&p, two, 1, 99), &two[0]);
+	assert_null(odm_prompt_rows_turn(&p, two, 2, 0));
+	later.m = 3; /* The first half goes first through the same layer. */
+	assert_ptr_equal(odm_prompt_rows_turn(&p, two, 0, 0), &two[0]);
+	assert_ptr_equal(odm_prompt_rows_turn(&p, two, 1, 0), &two[1]);
+	two[0].n_done = 2; /* it is through: nothing waits for it */
+	assert_ptr_equal(odm_prompt_rows_turn(&p, two, 0, 100), &two[1]);
+	assert_null(odm_prompt_rows_turn(&p, two, 1, 0));
+	two[1] = (struct odm_pieces){ 0 };
+	assert_null(odm_prompt_rows_turn(&p, two, 0, 0));
+	assert_null(odm_prompt_rows_turn(&p, two, 2, 0));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -130,6 +153,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(batches_are_those_that_end_first, begin, end),
 		cmocka_unit_test_setup_teardown(halves_pay_where_the_port_binds_and_experts_stay, begin, end),
 		cmocka_unit_test_setup_teardown(little_is_less_than_a_batch, begin, end),
+		cmocka_unit_test_setup_teardown(the_earlier_layer_goes_first, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
