@@ -293,14 +293,21 @@ static struct schedule_entry *find_entry(struct od_schedule *s, uint64_t step, u
 	return NULL;
 }
 
-/* By key, from the back: what comes later is mostly for later layers. */
-static void put_in_order(struct od_schedule *s, struct schedule_entry *e)
+/* By key. Its place is looked for behind `near`, an entry of the same list, if it belongs there; else (NULL, too) from
+ * the back: what comes later is mostly for later layers. */
+static void put_in_order(struct od_schedule *s, struct schedule_entry *e, struct schedule_entry *near)
 {
 	struct entry_list *list = e->claim == CLAIM_RUN ? &s->runs : &s->wants;
-	struct schedule_entry *before = TAILQ_LAST(list, entry_list);
+	struct schedule_entry *before, *next;
 
-	while (before != NULL && compare_entries(before, e) > 0)
-		before = TAILQ_PREV(before, entry_list, order);
+	if (near != NULL && compare_entries(near, e) <= 0) {
+		for (before = near; (next = TAILQ_NEXT(before, order)) != NULL && compare_entries(next, e) <= 0;)
+			before = next;
+	} else {
+		before = TAILQ_LAST(list, entry_list);
+		while (before != NULL && compare_entries(before, e) > 0)
+			before = TAILQ_PREV(before, entry_list, order);
+	}
 	if (before == NULL)
 		TAILQ_INSERT_HEAD(list, e, order);
 	else
@@ -609,21 +616,26 @@ static void close_layers(struct od_schedule *s, uint64_t step, uint32_t below)
 	}
 }
 
-/* Drops the WANTs that the newest version no longer names. */
-static void drop_older_wants(struct od_schedule *s, uint64_t step, uint32_t m, uint32_t version)
+/* Drops the WANTs that the newest version no longer names. last: an entry of that layer, all of which lie together; or
+ * NULL. */
+static void drop_older_wants(struct od_schedule *s, uint64_t step, uint32_t m, uint32_t version,
+			     struct schedule_entry *last)
 {
-	struct schedule_entry *e, *next;
+	struct schedule_entry *e = last != NULL ? last : TAILQ_FIRST(&s->wants), *other;
 
-	for (e = TAILQ_FIRST(&s->wants); e != NULL; e = next) {
-		next = TAILQ_NEXT(e, order);
+	while (last != NULL && (other = TAILQ_PREV(e, entry_list, order)) != NULL && compare_layers(other, last) == 0)
+		e = other;
+	for (; e != NULL && (last == NULL || compare_layers(e, last) == 0); e = other) {
+		other = TAILQ_NEXT(e, order);
 		if (e->step == step && e->m == m && e->claim == CLAIM_WANT && e->version != version)
 			drop_entry(s, e);
 	}
 }
 
-/* False: the queue is full. */
+/* *last: the entry of the WANT's expert before this one, or NULL; this one's from then on: lists are long, and ranks
+ * rise. False: the queue is full. */
 static bool want_one(struct od_schedule *s, uint64_t step, uint32_t m, uint32_t expert, uint32_t rank, uint32_t version,
-		     bool prompt)
+		     bool prompt, struct schedule_entry **last)
 {
 	struct schedule_entry *e = find_entry(s, step, m, expert);
 
@@ -638,21 +650,23 @@ static bool want_one(struct od_schedule *s, uint64_t step, uint32_t m, uint32_t 
 	e->rank = rank;
 	e->version = version;
 	e->prompt = prompt;
-	put_in_order(s, e);
+	put_in_order(s, e, *last != e ? *last : NULL);
+	*last = e;
 	return true;
 }
 
 size_t od_schedule_want(struct od_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
 			const uint32_t *experts, size_t n, bool prompt)
 {
+	struct schedule_entry *last = NULL;
 	size_t n_dropped = 0;
 
 	pthread_mutex_lock(&s->lock);
 	if (session == s->session && session != 0 && od_step_marks_newer(s->marks, step, m, version)) {
 		for (size_t i = 0; i < n; i++)
-			n_dropped += !want_one(s, step, m, experts[i], (uint32_t)i, version, prompt);
+			n_dropped += !want_one(s, step, m, experts[i], (uint32_t)i, version, prompt, &last);
 		/* Experts that are wanted again have the new version by now, so they keep their slots. */
-		drop_older_wants(s, step, m, version);
+		drop_older_wants(s, step, m, version, last);
 		assign_slots(s);
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -687,7 +701,7 @@ static void run_one(struct od_schedule *s, uint64_t step, uint32_t m, struct od_
 		e->prompt = item->prompt;
 		e->use_to_report = is_use;
 		e->rank = item->rank;
-		put_in_order(s, e);
+		put_in_order(s, e, NULL);
 	}
 	item->rank = e->rank; /* an earlier RUN's, if that still waits */
 	item->step = step;
@@ -870,7 +884,7 @@ static void end_entry(struct od_schedule *s, struct schedule_entry *e, bool last
 	}
 	take_out(s, e);
 	e->claim = CLAIM_KEPT;
-	put_in_order(s, e);
+	put_in_order(s, e, NULL);
 }
 
 void od_schedule_done(struct od_schedule *s, struct od_schedule_item *item)
