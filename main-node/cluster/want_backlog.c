@@ -9,13 +9,23 @@
 #define NEW_SHARE 0.125 /* share of a new time in the mean */
 #define MOST_LATE_LAYERS 16 /* a worker is at most so many layers behind on paper; older debt is forgotten */
 
+/* A worker's loads so far, in the order of layers. */
+struct odm_backlog_worker {
+	double path; /* time on paper at which they have ended */
+	uint32_t n; /* number */
+	uint32_t n_window, first,
+		last; /* the newest ones, as many as it has slots: their number, the first and last of them */
+};
+
 int odm_backlog_init(struct odm_backlog *b, uint32_t max_workers, struct od_err *err)
 {
 	*b = (struct odm_backlog){ .max = MAX_LOADS, .max_workers = max_workers };
 	b->load = calloc(b->max, sizeof(*b->load));
-	b->path = calloc(max_workers, sizeof(*b->path));
+	b->worker = calloc(max_workers, sizeof(*b->worker));
+	b->index = calloc(max_workers, sizeof(*b->index));
+	b->next = calloc(b->max, sizeof(*b->next));
 	b->through = calloc(max_workers, sizeof(*b->through));
-	if (b->load != NULL && b->path != NULL && b->through != NULL)
+	if (b->load != NULL && b->worker != NULL && b->index != NULL && b->next != NULL && b->through != NULL)
 		return OD_OK;
 	odm_backlog_fini(b);
 	return od_fail(err, OD_ERR_NOMEM, "loads that are ordered");
@@ -24,7 +34,9 @@ int odm_backlog_init(struct odm_backlog *b, uint32_t max_workers, struct od_err 
 void odm_backlog_fini(struct odm_backlog *b)
 {
 	free(b->load);
-	free(b->path);
+	free(b->worker);
+	free(b->index);
+	free(b->next);
 	free(b->through);
 	*b = (struct odm_backlog){ 0 };
 }
@@ -91,24 +103,37 @@ static double comes_at(const struct odm_backlog *b, uint64_t step, uint32_t m)
 	return b->paper_ns + b->pace_ns * layers_until(b, step, m);
 }
 
-static uint32_t index_of(const struct odm_deal_times *times, uint32_t n_workers, uint32_t id)
+/* NULL: it is not among the workers that are dealt to. */
+static struct odm_backlog_worker *worker_of(const struct odm_backlog *b, const struct odm_deal_times *times,
+					    uint32_t n_workers, uint32_t id)
 {
-	uint32_t w = 0;
+	const uint32_t w = id < b->max_workers ? b->index[id] : n_workers;
 
-	while (w < n_workers && times[w].id != id)
-		w++;
-	return w;
+	return w < n_workers && times[w].id == id ? &b->worker[w] : NULL;
 }
 
-/* When the worker's slot for its next load, the k-th of those in `before`, is free: when the load that many slots
- * earlier has run. */
-static double slot_free(const struct odm_backlog *b, size_t before, const struct odm_deal_times *t, uint32_t slots)
+/* The time at which a load's slot is free again: when it has run. */
+static double has_run(const struct odm_backlog *b, uint32_t load, const struct odm_deal_times *t)
 {
-	for (size_t i = before; i-- > 0;) {
-		if (b->load[i].id == t->id && slots-- == 1)
-			return comes_at(b, b->load[i].step, b->load[i].m) + t->expert.run;
-	}
-	return 0;
+	return comes_at(b, b->load[load].step, b->load[load].m) + t->expert.run;
+}
+
+/* The worker's next load. It takes the slot of the load that many slots before it. */
+static void add_load(struct odm_backlog *b, struct odm_backlog_worker *w, uint32_t i, const struct odm_deal_times *t,
+		     uint32_t slots)
+{
+	const struct odm_backlog_load *l = &b->load[i];
+	const bool full = slots > 0 && w->n_window == slots;
+
+	w->path = l->load_ns + fmax(l->ordered, fmax(w->path, full ? has_run(b, w->first, t) : 0));
+	if (w->n++ > 0)
+		b->next[w->last] = i;
+	w->last = i;
+	if (w->n_window == 0)
+		w->first = i;
+	else if (full)
+		w->first = b->next[w->first];
+	w->n_window += !full;
 }
 
 /* The shortest time of a layer that these workers allow: without waits for loads, or all of them loading all the
@@ -126,33 +151,31 @@ void odm_backlog_begin(struct odm_backlog *b, uint64_t step, uint32_t m, const u
 		       struct odm_deal_times *times, uint32_t n_workers, uint64_t now)
 {
 	double paper;
-	size_t n = 0;
 
 	b->pace_ns = best_pace(b, times, n_workers);
 	/* between two routers, time on paper follows the clock, but not beyond a layer's time */
 	paper = b->paper_ns + fmin(b->pace_ns, (double)(now - b->reached_ns));
 	b->now = paper;
-	for (uint32_t w = 0; w < n_workers; w++)
-		b->path[w] = times[w].id < b->max_workers ? b->through[times[w].id] : 0;
-	for (; n < b->n && is_before(&b->load[n], step, m); n++) {
-		const struct odm_backlog_load *l = &b->load[n];
-		const uint32_t w = index_of(times, n_workers, l->id);
+	for (uint32_t w = 0; w < n_workers; w++) {
+		const uint32_t id = times[w].id;
 
-		if (w < n_workers)
-			b->path[w] =
-				l->load_ns + fmax(l->ordered, fmax(b->path[w], slot_free(b, n, &times[w], slots[w])));
+		b->worker[w] = (struct odm_backlog_worker){ .path = id < b->max_workers ? b->through[id] : 0 };
+		if (id < b->max_workers)
+			b->index[id] = w;
+	}
+	for (uint32_t i = 0; i < b->n && is_before(&b->load[i], step, m); i++) {
+		struct odm_backlog_worker *w = worker_of(b, times, n_workers, b->load[i].id);
+
+		if (w != NULL)
+			add_load(b, w, i, &times[w - b->worker], slots[w - b->worker]);
 	}
 	for (uint32_t w = 0; w < n_workers; w++) {
-		times[w].begin = fmax(0, b->path[w] - paper);
-		times[w].layer = fmax(0, comes_at(b, step, m) - paper);
-		times[w].held = 0;
-		times[w].freed = fmax(0, slot_free(b, n, &times[w], 1) - paper);
-	}
-	for (size_t i = 0; i < n; i++) {
-		const uint32_t w = index_of(times, n_workers, b->load[i].id);
+		const struct odm_backlog_worker *k = &b->worker[w];
 
-		if (w < n_workers)
-			times[w].held++;
+		times[w].begin = fmax(0, k->path - paper);
+		times[w].layer = fmax(0, comes_at(b, step, m) - paper);
+		times[w].held = k->n;
+		times[w].freed = k->n > 0 ? fmax(0, has_run(b, k->last, &times[w]) - paper) : 0;
 	}
 }
 

@@ -24,7 +24,10 @@ struct odm_backlog {
 	size_t n, max;
 	double *through; /* [max_workers] by id: time on paper at which its loads of layers that have run ended */
 	uint32_t max_workers;
-	double *path; /* [max_workers]: scratch */
+	/* Scratch. */
+	struct odm_backlog_worker *worker; /* [max_workers]: by index in odm_backlog_begin's times */
+	uint32_t *index; /* [max_workers], by id: of a worker in these times, if its id is there */
+	uint32_t *next; /* [max]: the next load of the same worker */
 	/* The layer in which the router chose last, and when. */
 	uint64_t step, reached_ns;
 	uint32_t m, n_moe;
@@ -35,6 +38,7 @@ struct odm_backlog {
 	double now; /* time on paper of the last odm_backlog_begin */
 };
 
+/* Ids of workers are below max_workers. */
 OD_MUST_CHECK int odm_backlog_init(struct odm_backlog *b, uint32_t max_workers, struct od_err *err);
 void odm_backlog_fini(struct odm_backlog *b); /* all zero is fine */
 

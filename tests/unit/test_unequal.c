@@ -416,7 +416,7 @@ static void loads_ahead_are_shared_by_read_rates(void **state)
 	(void)state;
 	g.n_groups = 1;
 	g.times = times;
-	assert_int_equal(odm_want_target_init(&p, 70, 3, &err), OD_OK);
+	assert_int_equal(odm_want_target_init(&p, 70, 4, &err), OD_OK);
 	for (uint32_t m = 0; m < 70; m++)
 		n[want_one(&p, &g, slots, m, 1000)]++;
 	assert_in_range(n[0], 39, 41);
@@ -440,7 +440,7 @@ static void one_slot_is_one_load_at_a_time(void **state)
 	g.n_groups = 1;
 	g.times = times;
 	times[0].slots = times[1].slots = 1;
-	assert_int_equal(odm_want_target_init(&p, 70, 2, &err), OD_OK);
+	assert_int_equal(odm_want_target_init(&p, 70, 3, &err), OD_OK);
 	odm_backlog_reached(&p.backlog, 1, 0, 70, 0, (uint64_t)(100 * MS));
 	for (uint32_t m = 1; m < 21; m++) {
 		odm_backlog_reached(&p.backlog, 1, m, 70, 0, (uint64_t)((100 + 10 * m) * MS));
