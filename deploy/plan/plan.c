@@ -623,7 +623,7 @@ static int try_workers(struct planning *g, uint32_t group_size, bool slots_alone
 	rc = text_speed(&g->speed, false, value, err);
 	if (rc == OD_OK)
 		rc = text_speed(&g->speed, true, &drafts, err);
-	*value = sqrt(*value * drafts);
+	*value = sqrt(*value * fmax(*value, drafts));
 	return rc;
 }
 
@@ -673,6 +673,7 @@ static int judge_shadow(struct planning *g, struct od_err *err)
 	rc = text_speed(&g->speed, false, &p->with_shadow, err);
 	if (rc == OD_OK)
 		rc = text_speed(&g->speed, true, &p->with_drafts, err);
+	p->with_drafts = fmax(p->with_drafts, p->with_shadow); /* od-main uses them where they pay */
 	return rc == OD_OK ? own_speed(&g->speed, &p->without_shadow, &next_gate, err) : rc;
 }
 
@@ -749,8 +750,15 @@ static int add_figure(struct planning *g, struct odp_figure f, struct od_err *er
 
 	if (rc != OD_OK)
 		return rc;
-	p->figure[p->n_figures] = f;
-	return odp_speed_limits(&p->figure[p->n_figures++], &g->speed, err);
+	rc = odp_speed_limits(&f, &g->speed, err);
+	/* od-main uses drafts where they pay. */
+	for (size_t i = 0; rc == OD_OK && f.drafts && i < p->n_figures; i++)
+		if (p->figure[i].texts == f.texts && !p->figure[i].drafts && p->figure[i].value > f.value) {
+			f = p->figure[i];
+			f.drafts = true;
+		}
+	p->figure[p->n_figures++] = f;
+	return rc;
 }
 
 /* Bytes through each machine's port. */

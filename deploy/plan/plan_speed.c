@@ -15,6 +15,9 @@
 /* Workers times layers: with more of them fewer tokens are simulated, so that a plan takes seconds. */
 #define LARGE 4000.0
 #define LEAST_OF_LARGE 2 /* tokens of a text then */
+/* In so many steps od-main learns how long drafts should be. Texts are so long that their ends do not shorten them. */
+#define DRAFT_STEPS 16
+#define DRAFT_TOKENS 64 /* a text's */
 #define WORTH 1.03 /* A lift below it says nothing. */
 
 /* ---- one run ---- */
@@ -113,20 +116,36 @@ static uint32_t part_of(uint32_t tokens, uint32_t texts, const struct odp_speed_
 	return tokens / texts > least ? tokens / texts : least;
 }
 
+static int warm_up(struct odp_sim *sim, const struct odp_figure *f, const struct odp_speed_input *in,
+		   const struct odp_routes *routes, struct od_err *err)
+{
+	struct odp_work work = { .n_texts = f->texts, .tokens = part_of(WARM_TOKENS, f->texts, in), .routes = routes };
+	struct odp_sim_figures seen = { 0 };
+	int rc;
+
+	if (f->drafts && work.tokens < DRAFT_TOKENS)
+		work.tokens = DRAFT_TOKENS;
+	do
+		rc = odp_sim_run(sim, &work, &seen, err);
+	while (rc == OD_OK && f->drafts && seen.steps < DRAFT_STEPS);
+	return rc;
+}
+
 static int warm_and_count(struct odp_sim *sim, struct odp_figure *f, const struct odp_speed_input *in,
 			  struct odp_routes routes, struct odp_busy *worker, struct od_err *err)
 {
 	struct later_texts counted = { routes, f->texts };
 	const struct odp_routes rest = later(&counted);
-	struct odp_sim_figures ignored = { 0 }, s = { .worker = worker };
-	struct odp_work warm = { .n_texts = f->texts, .tokens = part_of(WARM_TOKENS, f->texts, in), .routes = &routes },
-			work = { .n_texts = f->texts,
+	struct odp_sim_figures s = { .worker = worker };
+	struct odp_work work = { .n_texts = f->texts,
 				 .tokens = part_of(COUNTED_TOKENS, f->texts, in),
 				 .routes = &rest };
 	int rc = odp_sim_fill(sim, &routes, f->texts, (FILL_ROWS + f->texts - 1) / f->texts, err);
 
 	if (rc == OD_OK)
-		rc = odp_sim_run(sim, &warm, &ignored, err);
+		rc = warm_up(sim, f, in, &routes, err);
+	if (f->drafts && work.tokens < DRAFT_TOKENS)
+		work.tokens = DRAFT_TOKENS;
 	if (f->kind == ODP_FIRST_TOKEN) {
 		work.prompt_tokens = f->prompt_tokens;
 		work.tokens = 1;
@@ -171,7 +190,7 @@ int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_
 				     .align_kv = 1,
 				     .early = true,
 				     .next_gate = in->next_gate || in->cluster.has_shadow,
-				     .drafts = f->drafts ? ODP_DRAFTS_ON : ODP_DRAFTS_OFF,
+				     .drafts = f->drafts ? ODP_DRAFTS_ALWAYS : ODP_DRAFTS_OFF,
 				     .trace_path = in->trace_path };
 	struct odp_busy *worker = calloc(in->cluster.n_workers, sizeof(*worker));
 	struct odp_synthetic *routes = NULL;

@@ -49,7 +49,8 @@ struct odp_guessing {
 /* The routes that all runs of a model have, with a shadow that predicts like that; for odp_synthetic_free. */
 OD_MUST_CHECK int odp_speed_routes(struct odp_synthetic **out, const struct odp_sim_model *m,
 				   const struct odp_guessing *shadow, struct od_err *err);
-/* f has kind, texts, prompt_tokens and drafts; the rest but limit and lifts is filled in. */
+/* f has kind, texts, prompt_tokens and drafts; the rest but limit and lifts is filled in. drafts: with them in each
+ * step, whether they pay or not. */
 OD_MUST_CHECK int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_err *err);
 /* Sets limit and lifts, too. */
 OD_MUST_CHECK int odp_speed_limits(struct odp_figure *f, const struct odp_speed_input *in, struct od_err *err);

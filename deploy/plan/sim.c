@@ -61,7 +61,7 @@ static int check_cluster(const struct odp_cluster *c, const struct odp_sim_opts 
 			       "simulation: %u texts and %u rows of prompts at a time; expected 1 to "
 			       "%u, and at least 1",
 			       o->max_texts, o->prefill_rows, ODM_MAX_STEP_ROWS);
-	if (o->drafts == ODP_DRAFTS_ON && (!c->has_shadow || !o->early))
+	if (o->drafts != ODP_DRAFTS_OFF && (!c->has_shadow || !o->early))
 		return od_fail(err, OD_ERR_ARG, "simulation: drafts need a shadow that departs early");
 	return OD_OK;
 }
@@ -96,7 +96,7 @@ static void make_nodes(struct odp_sim *s)
 
 static size_t rows_of_decode(const struct odp_sim_opts *o)
 {
-	const size_t rows = o->max_texts * (o->drafts == ODP_DRAFTS_ON ? 1u + ODM_MAX_DRAFT : 1u);
+	const size_t rows = o->max_texts * (o->drafts != ODP_DRAFTS_OFF ? 1u + ODM_MAX_DRAFT : 1u);
 
 	return rows < ODM_MAX_STEP_ROWS ? rows : ODM_MAX_STEP_ROWS;
 }
@@ -134,7 +134,7 @@ static int open_predictions(struct odp_sim *s, struct od_err *err)
 		.top_k = s->model.top_k,
 		.max_sequences = s->o.max_texts,
 		.max_rows = (uint32_t)s->decode_rows,
-		.max_draft = s->o.drafts == ODP_DRAFTS_ON ? ODM_MAX_DRAFT : 0,
+		.max_draft = s->o.drafts != ODP_DRAFTS_OFF ? ODM_MAX_DRAFT : 0,
 		.max_tokens = 1,
 		.hedge = s->o.hedge,
 	};

@@ -36,6 +36,10 @@ int odp_engine_new(struct odp_sim *s, struct od_err *err)
 	e->chunk_rows = s->o.prefill_rows;
 	e->next_decode = ++e->last_step;
 	odm_draft_policy_init(&s->policy, s->o.draft_tokens);
+	if (s->o.drafts == ODP_DRAFTS_ALWAYS) {
+		s->policy.drafting = true;
+		s->policy.phase_steps = UINT32_MAX; /* this phase does not end */
+	}
 	return rc;
 }
 
@@ -187,7 +191,7 @@ static void begin_head(struct odp_sim *s)
 
 static bool guesses(const struct odp_sim *s)
 {
-	return s->o.drafts == ODP_DRAFTS_ON;
+	return s->o.drafts != ODP_DRAFTS_OFF;
 }
 
 static int32_t token_at(const struct odp_sim *s, uint32_t text, uint32_t position)

@@ -147,20 +147,27 @@ static void a_predictor_that_pays(void **state)
 	odp_plan_fini(&p);
 }
 
-/* Tokens a second of 4 texts. */
-static double planned(const char *shadow_words, bool drafts)
+static double decode_of(const struct odp_plan *p, uint32_t texts, bool drafts)
+{
+	for (size_t i = 0; i < p->n_figures; i++)
+		if (p->figure[i].kind == ODP_DECODE && p->figure[i].texts == texts && p->figure[i].drafts == drafts)
+			return p->figure[i].value;
+	fail_msg("no figure of %u texts", texts);
+	return 0;
+}
+
+/* Tokens a second. */
+static double planned(const char *shadow_words, uint32_t texts, bool drafts)
 {
 	char text[400];
 	struct odp_plan p;
-	double value = 0;
+	double value;
 
 	snprintf(text, sizeof(text), GOOD_MAIN "%sshadow s memory=1G speed=4 link=1G%s\n",
 		 "worker a memory=57M read=1G speed=1 link=1G\nworker b memory=57M read=1G speed=1 link=1G\n",
 		 shadow_words);
 	make_plan(&p, text);
-	for (size_t i = 0; i < p.n_figures; i++)
-		if (p.figure[i].kind == ODP_DECODE && p.figure[i].texts == 4 && p.figure[i].drafts == drafts)
-			value = p.figure[i].value;
+	value = decode_of(&p, texts, drafts);
 	odp_plan_fini(&p);
 	return value;
 }
@@ -169,9 +176,24 @@ static double planned(const char *shadow_words, bool drafts)
 static void a_shadow_that_guesses_worse(void **state)
 {
 	(void)state;
-	assert_true(planned("", true) == planned(" recall=0.996 accept=0.984", true));
-	assert_true(planned(" accept=0.5", true) < 0.9 * planned("", true));
-	assert_true(planned(" recall=0.1", false) < 0.9 * planned("", false));
+	assert_true(planned("", 4, true) == planned(" recall=0.996 accept=0.984", 4, true));
+	assert_true(planned(" accept=0.5", 4, true) < 0.9 * planned("", 4, true));
+	assert_true(planned(" recall=0.5", 1, false) < 0.9 * planned("", 1, false));
+}
+
+/* Where a step is mostly round trips, drafts pay for several texts, too. */
+static void drafts_of_several_texts(void **state)
+{
+	struct odp_plan p;
+
+	(void)state;
+	make_plan(&p, "main m memory=1G speed=2.4 many=5.17 link=32G fixed=0.088\n"
+		      "worker a memory=128M read=2.8G speed=1.51 many=4.02 link=25G latency=0.105 fixed=0.039\n"
+		      "worker b memory=128M read=3G speed=2.37 many=6.34 link=32G latency=0.114 fixed=0.0185\n"
+		      "shadow s memory=1G speed=5.29 many=10.6 link=39G latency=0.114 fixed=0.0001 accept=0.99\n");
+	assert_true(decode_of(&p, 1, true) > 2 * decode_of(&p, 1, false));
+	assert_true(decode_of(&p, 4, true) > 2 * decode_of(&p, 4, false));
+	odp_plan_fini(&p);
 }
 
 /* Nothing depends on the machine that plans, or on chance. */
@@ -297,10 +319,15 @@ static void what_hosts_lack(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(costs_of_a_model),	 cmocka_unit_test(a_plan_that_fits),
-		cmocka_unit_test(a_predictor_that_pays), cmocka_unit_test(a_shadow_that_guesses_worse),
-		cmocka_unit_test(equal_plans_are_equal), cmocka_unit_test(dense_weights_that_steps_read),
-		cmocka_unit_test(what_does_not_fit),	 cmocka_unit_test(problems_that_are_only_counted),
+		cmocka_unit_test(costs_of_a_model),
+		cmocka_unit_test(a_plan_that_fits),
+		cmocka_unit_test(a_predictor_that_pays),
+		cmocka_unit_test(a_shadow_that_guesses_worse),
+		cmocka_unit_test(drafts_of_several_texts),
+		cmocka_unit_test(equal_plans_are_equal),
+		cmocka_unit_test(dense_weights_that_steps_read),
+		cmocka_unit_test(what_does_not_fit),
+		cmocka_unit_test(problems_that_are_only_counted),
 		cmocka_unit_test(what_hosts_lack),
 	};
 
