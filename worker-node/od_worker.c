@@ -138,6 +138,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 	welcome->spool = od_pack_is_spool(w->pack);
 	welcome->sealed = welcome->spool && w->opt.spool == NULL;
 	welcome->cache_bytes = w->opt.cache_mib << 20;
+	welcome->cache_experts = welcome->cache_bytes / w->sizes.mean_bytes;
 	return OD_OK;
 }
 

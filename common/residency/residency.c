@@ -26,7 +26,7 @@ struct od_residency {
 
 /* ---- Sizes ---- */
 
-static void find_extremes(struct od_residency_sizes *s, uint32_t n_moe)
+static void sum_up(struct od_residency_sizes *s, uint32_t n_moe)
 {
 	s->least_bytes = UINT64_MAX;
 	for (uint32_t m = 0; m < n_moe; m++) {
@@ -35,7 +35,9 @@ static void find_extremes(struct od_residency_sizes *s, uint32_t n_moe)
 		s->largest = bytes > s->most_bytes ? m : s->largest;
 		s->most_bytes = bytes > s->most_bytes ? bytes : s->most_bytes;
 		s->least_bytes = bytes < s->least_bytes ? bytes : s->least_bytes;
+		s->mean_bytes += bytes;
 	}
+	s->mean_bytes /= n_moe;
 }
 
 int od_residency_measure(struct od_residency_sizes *s, const struct od_pack *pack, const struct od_device *d,
@@ -53,7 +55,7 @@ int od_residency_measure(struct od_residency_sizes *s, const struct od_pack *pac
 	s->lends = od_expert_bufs_lend(d, od_form_bufs(form), s->buf_bytes);
 	for (uint32_t m = 0; m < n_moe; m++)
 		s->slot_bytes[m] = od_expert_bufs_memory(d, od_form_bufs(form), s->buf_bytes, used[m].bytes);
-	find_extremes(s, n_moe);
+	sum_up(s, n_moe);
 	return OD_OK;
 }
 

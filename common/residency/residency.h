@@ -17,6 +17,7 @@
 struct od_residency_sizes {
 	uint64_t *slot_bytes; /* [n_moe]: an expert of the layer */
 	uint64_t most_bytes, least_bytes; /* the largest and the smallest of these */
+	uint64_t mean_bytes;
 	uint32_t largest; /* a layer with the largest */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS]; /* one buffer of each kind */
 	bool lends; /* the store gives back memory that it does not use (od_expert_bufs_lend) */

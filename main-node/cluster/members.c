@@ -281,7 +281,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	odm_link_cost_begin(&m->cost, od_now_ns(), another);
 	if (another)
 		m->times = (struct odm_worker_times){ 0 };
-	m->cache_experts = odm_members_cache_experts(m->ms, w->cache_bytes);
+	m->cache_experts = (uint32_t)(w->cache_experts < m->ms->cached_bytes ? w->cache_experts : m->ms->cached_bytes);
 	m->told_ratio = 1;
 	pthread_mutex_unlock(&m->ms->lock);
 	odm_member_ping(m, 0); /* it is ours to use when its link is known: join */

@@ -71,7 +71,7 @@ struct member {
 	uint64_t asked, answered; /* PING numbers of this session: the one waited for; the newest answered one */
 	struct odm_link_cost cost; /* a worker's, as the following ones */
 	struct odm_worker_times times;
-	uint32_t cache_experts; /* capacity of its cache, as far as known */
+	uint32_t cache_experts; /* capacity of its cache, at most all experts */
 	double home, homes_from; /* as in struct odm_deal_times */
 	uint8_t *holds; /* a bit for each expert, as in PONG; set for a worker with a spool */
 	uint8_t *cached; /* a byte per expert, as in PONG; set for a worker with a cache */
@@ -189,8 +189,6 @@ void odm_members_weigh(struct odm_members *ms); /* decides again who is used */
 /* Under the lock: decides whether workers are alike, and whose home experts are. */
 void odm_members_compare(struct odm_members *ms);
 void odm_members_tell_times(struct odm_members *ms); /* loop thread */
-/* A cache of this size holds so many experts in BF16; not more than there are, whatever a worker says. */
-uint32_t odm_members_cache_experts(const struct odm_members *ms, uint64_t cache_bytes);
 
 /* ---- members_shadow.c ---- */
 

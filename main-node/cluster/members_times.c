@@ -174,32 +174,12 @@ static void choose_homes(struct odm_members *ms, const struct best_times *best)
 		}
 }
 
-uint32_t odm_members_cache_experts(const struct odm_members *ms, uint64_t cache_bytes)
-{
-	return (uint32_t)fmin((double)cache_bytes / (2 * ms->expert_weights), (double)ms->cached_bytes);
-}
-
-static uint32_t count_cached(const struct odm_members *ms, const struct member *m)
-{
-	uint32_t n = 0;
-
-	for (size_t i = 0; m->pub.cache && i < ms->cached_bytes; i++)
-		n += m->cached[i] == 1;
-	return n;
-}
-
 void odm_members_compare(struct odm_members *ms)
 {
 	const bool was = ms->uneven;
 	struct best_times best;
 	bool unlike = false;
 
-	for (uint32_t i = 0; i < ms->n_listed; i++) {
-		struct member *m = ms->listed[i];
-		const uint32_t n = count_cached(ms, m);
-
-		m->cache_experts = n > m->cache_experts ? n : m->cache_experts;
-	}
 	best = find_best(ms);
 	for (uint32_t i = 0; i < ms->n_listed; i++)
 		unlike = unlike || (counts(ms->listed[i]) && is_unlike(ms, ms->listed[i], &best));
