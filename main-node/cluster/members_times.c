@@ -306,8 +306,9 @@ void odm_members_times(struct odm_members *ms, const struct odm_member *worker, 
 	best = find_best(ms);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct member *m = ms->member[worker[i].id];
-		/* A session may have begun since the view was made: then its link is not measured yet. */
-		const bool own = ms->uneven && m->cost.measured;
+		/* Small differences between links are noise, and long beside a small expert's run. A link that is not
+		 * measured yet, because a session has begun since the view was made, is not unlike either. */
+		const bool own = m->cost.unlike;
 		const double byte = own ? odm_link_cost_byte(&m->cost) : best.byte,
 			     latency = own ? odm_link_cost_latency(&m->cost) : best.latency;
 

@@ -108,6 +108,33 @@ static void a_link_that_is_measured_anew_counts_as_the_best(void **state)
 	end(&ms);
 }
 
+/* Where workers are unlike for another reason, a link that is hardly slower than the best one still counts as equal. */
+static void a_link_counts_only_if_it_is_clearly_slower(void **state)
+{
+	struct odm_member worker[2];
+	struct odm_deal_times times[2];
+	struct odm_members ms;
+
+	(void)state;
+	for (int slower = 0; slower < 2; slower++) {
+		begin(&ms, 2);
+		for (uint32_t k = 0; k < ODM_LATENCIES; k++)
+			member[1].cost.latency[k] = (slower ? 20 : 1.2) * OD_NS_PER_MS;
+		for (uint32_t i = 0; i < 2; i++) {
+			member[i].cost.n_alone = ODM_BYTE_TIMES; /* settled */
+			worker[i] = member[i].pub;
+		}
+		member[0].pub.cache = member[1].pub.cache = true;
+		member[0].cache_experts = 3;
+		member[1].cache_experts = LAYERS * EXPERTS;
+		odm_members_weigh(&ms);
+		assert_true(ms.uneven);
+		odm_members_times(&ms, worker, 2, times);
+		assert_int_equal(times[0].link < times[1].link, slower);
+		end(&ms);
+	}
+}
+
 static double sum_of_homes(uint32_t n)
 {
 	double sum = 0;
@@ -343,6 +370,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_link_that_is_not_measured_is_no_standard),
 		cmocka_unit_test(a_link_that_is_measured_anew_counts_as_the_best),
+		cmocka_unit_test(a_link_counts_only_if_it_is_clearly_slower),
 		cmocka_unit_test(homes_of_a_worker_that_left_are_shared),
 		cmocka_unit_test(a_worker_that_is_passed_over_has_no_homes),
 		cmocka_unit_test(small_caches_have_homes),
