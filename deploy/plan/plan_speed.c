@@ -1,5 +1,6 @@
 #include "deploy/plan/plan_speed.h"
 
+#include "common/base/pool.h"
 #include "deploy/plan/synthetic_routes.h"
 #include "main-node/node/main_opts.h"
 
@@ -391,26 +392,77 @@ static void keep_lift(struct odp_figure *f, const struct odp_lift *lift)
 		f->lift[at] = *lift;
 }
 
+/* ---- all of them ---- */
+
+/* A run of the simulator. change: NULL: the cluster as it is. */
+struct speed_run {
+	const struct speed_change *change;
+	struct odp_figure figure;
+	struct odp_lift lift;
+	struct od_err err;
+	int rc;
+};
+
+struct speed_runs {
+	const struct odp_speed_input *in;
+	struct speed_run run[1 + N_CHANGES];
+	size_t n;
+};
+
+static void run_some(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	struct speed_runs *all = arg;
+
+	(void)thread;
+	for (size_t i = begin; i < end; i++) {
+		struct speed_run *r = &all->run[i];
+
+		r->rc = r->change == NULL ? odp_speed(&r->figure, all->in, &r->err) :
+					    try_change(r->change, &r->figure, all->in, &r->lift, &r->err);
+	}
+}
+
+/* The first run is that of the cluster as it is. */
+static int run_all(struct speed_runs *all, const struct odp_figure *f, struct od_err *err)
+{
+	struct od_pool *pool;
+	int rc;
+
+	all->run[all->n++] = (struct speed_run){ .figure = *f };
+	for (size_t i = 0; i < N_CHANGES; i++)
+		if (applies(&changes[i], all->in))
+			all->run[all->n++] = (struct speed_run){ .change = &changes[i], .figure = *f };
+	rc = od_pool_new(&pool, od_cpu_count(), "plan", err);
+	if (rc != OD_OK)
+		return rc;
+	od_pool_for(pool, all->n, 1, run_some, all);
+	od_pool_free(pool);
+	for (size_t i = 0; i < all->n; i++)
+		if (all->run[i].rc != OD_OK) {
+			*err = all->run[i].err;
+			return all->run[i].rc;
+		}
+	return OD_OK;
+}
+
 int odp_speed_limits(struct odp_figure *f, const struct odp_speed_input *in, struct od_err *err)
 {
+	struct speed_runs all = { .in = in };
+	const int rc = run_all(&all, f, err);
 	double most = WORTH;
-	int rc = odp_speed(f, in, err);
 
+	*f = all.run[0].figure;
 	f->limit = "nothing alone";
 	f->n_lifts = 0;
-	for (size_t i = 0; rc == OD_OK && i < N_CHANGES; i++) {
-		struct odp_lift lift;
-		double g;
+	for (size_t i = 1; rc == OD_OK && i < all.n; i++) {
+		const struct speed_run *r = &all.run[i];
+		const double g = gain(f, r->lift.value);
 
-		if (!applies(&changes[i], in))
-			continue;
-		rc = try_change(&changes[i], f, in, &lift, err);
-		g = rc == OD_OK ? gain(f, lift.value) : 1;
 		if (g >= WORTH)
-			keep_lift(f, &lift);
-		if (changes[i].limit != NULL && g > most) {
+			keep_lift(f, &r->lift);
+		if (r->change->limit != NULL && g > most) {
 			most = g;
-			f->limit = changes[i].limit;
+			f->limit = r->change->limit;
 		}
 	}
 	return rc;

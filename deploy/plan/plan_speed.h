@@ -1,7 +1,7 @@
 /* plan_speed.h - how fast a cluster would be, what limits it, and what would lift that: the simulator, run with the
  * cluster as it is and with one thing changed.
  *
- * Thread: one at a time. Owner: the caller; plain data. */
+ * Thread: any; odp_speed_limits starts threads. Owner: the caller; plain data. */
 #ifndef ODP_PLAN_SPEED_H
 #define ODP_PLAN_SPEED_H
 
@@ -52,7 +52,7 @@ OD_MUST_CHECK int odp_speed_routes(struct odp_synthetic **out, const struct odp_
 /* f has kind, texts, prompt_tokens and drafts; the rest but limit and lifts is filled in. drafts: with them in each
  * step, whether they pay or not. */
 OD_MUST_CHECK int odp_speed(struct odp_figure *f, const struct odp_speed_input *in, struct od_err *err);
-/* Sets limit and lifts, too. */
+/* Sets limit and lifts, too. Its runs share the CPUs. */
 OD_MUST_CHECK int odp_speed_limits(struct odp_figure *f, const struct odp_speed_input *in, struct od_err *err);
 
 #endif
