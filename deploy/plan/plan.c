@@ -376,27 +376,30 @@ static size_t precisions_of(const struct odp_model *m, enum od_precision out[2])
 	return n;
 }
 
-/* The first precision that fits into so much memory; *memory: of that, or of the smallest. With less memory od-shadow
- * has room for fewer texts, as long as one fits. */
-static int fit_shadow(const struct planning *g, uint64_t limit, enum od_precision *precision, struct odp_memory *memory,
-		      struct od_err *err)
+struct shadow_fit {
+	enum od_precision precision; /* 0: none fits */
+	uint32_t n_texts; /* it has room for; with less memory od-shadow has room for fewer, as long as one fits */
+	struct odp_memory memory; /* If none fits, it is that of the smallest. */
+};
+
+/* The first precision that fits into so much memory. */
+static int fit_shadow(const struct planning *g, uint64_t limit, struct shadow_fit *fit, struct od_err *err)
 {
 	enum od_precision list[2];
 	const size_t n = precisions_of(g->model, list);
 	struct odp_texts texts = g->plan->texts;
 	int rc = OD_OK;
 
-	*precision = 0;
-	for (size_t i = 0; rc == OD_OK && *precision == 0 && i < n; i++) {
-		uint32_t n_texts = g->plan->texts.parallel;
-
-		for (; rc == OD_OK && *precision == 0 && n_texts > 0; n_texts /= 2) {
-			texts.parallel = n_texts;
-			rc = odp_memory_shadow(memory, g->model, g->device, list[i], &texts, limit, err);
-			if (rc == OD_OK && odp_memory_fits(memory))
-				*precision = list[i];
+	*fit = (struct shadow_fit){ 0 };
+	for (size_t i = 0; rc == OD_OK && fit->precision == 0 && i < n; i++)
+		for (uint32_t t = g->plan->texts.parallel; rc == OD_OK && fit->precision == 0 && t > 0; t /= 2) {
+			texts.parallel = t;
+			rc = odp_memory_shadow(&fit->memory, g->model, g->device, list[i], &texts, limit, err);
+			if (rc == OD_OK && odp_memory_fits(&fit->memory)) {
+				fit->precision = list[i];
+				fit->n_texts = t;
+			}
 		}
-	}
 	return rc;
 }
 
@@ -405,7 +408,7 @@ static int plan_shadow(struct planning *g, struct od_err *err)
 {
 	struct odp_plan *p = g->plan;
 	struct odp_host_plan *first = first_of(p, ODP_SHADOW);
-	struct odp_memory memory;
+	struct shadow_fit fit;
 	uint64_t limit = 0;
 	int rc;
 
@@ -413,17 +416,19 @@ static int plan_shadow(struct planning *g, struct od_err *err)
 		return OD_OK;
 	for (uint32_t i = 0; i < p->n_shadows; i++)
 		limit += limit_of(&first[i]);
-	rc = fit_shadow(g, limit, &p->shadow, &memory, err);
+	rc = fit_shadow(g, limit, &fit, err);
 	if (rc != OD_OK)
 		return rc;
+	p->shadow = fit.precision;
+	p->shadow_texts = fit.n_texts;
 	for (uint32_t i = 0; i < p->n_shadows; i++) {
 		const double part = (double)limit_of(&first[i]) / (double)limit;
 
-		first[i].memory = memory;
+		first[i].memory = fit.memory;
 		first[i].memory.limit_bytes = limit_of(&first[i]);
-		first[i].memory.need_bytes = (uint64_t)((double)memory.need_bytes * part);
-		for (size_t k = 0; k < memory.n; k++)
-			first[i].memory.share[k].bytes = (uint64_t)((double)memory.share[k].bytes * part);
+		first[i].memory.need_bytes = (uint64_t)((double)fit.memory.need_bytes * part);
+		for (size_t k = 0; k < fit.memory.n; k++)
+			first[i].memory.share[k].bytes = (uint64_t)((double)fit.memory.share[k].bytes * part);
 		first[i].disk_bytes = od_pack_disk_bytes(g->model->pack) +
 				      (p->shadow > OD_PRECISION_BF16 ?
 					       od_shadow_set_bytes(g->model->config, OD_SHADOW_BIT(p->shadow)) :
@@ -603,10 +608,8 @@ static int own_speed(const struct odp_speed_input *in, double *value, bool *next
 	return rc;
 }
 
-/* One text's tokens a second if workers are used like this: with a shadow the geometric mean of plain and drafts. */
-static int try_workers(struct planning *g, uint32_t group_size, bool slots_alone, double *value, struct od_err *err)
+static int use_workers(struct planning *g, uint32_t group_size, bool slots_alone, struct od_err *err)
 {
-	double drafts;
 	int rc;
 
 	g->plan->group_size = group_size;
@@ -615,9 +618,15 @@ static int try_workers(struct planning *g, uint32_t group_size, bool slots_alone
 	if (rc != OD_OK)
 		return rc;
 	count_kept(g->plan);
-	rc = fill_speed(g, err);
-	if (rc != OD_OK)
-		return rc;
+	return fill_speed(g, err);
+}
+
+/* One text's tokens a second if workers are used as now: with a shadow the geometric mean of plain and drafts. */
+static int workers_speed(struct planning *g, double *value, struct od_err *err)
+{
+	double drafts = 0;
+	int rc;
+
 	if (g->plan->shadow == 0)
 		return own_speed(&g->speed, value, &g->plan->next_gate, err);
 	rc = text_speed(&g->speed, false, value, err);
@@ -634,7 +643,7 @@ static int choose_workers(struct planning *g, struct od_err *err)
 	struct odp_plan *p = g->plan;
 	const uint32_t usual = p->model->config->top_k < p->n_workers ? p->model->config->top_k : p->n_workers;
 	uint32_t best_group = usual;
-	bool best_slots = false;
+	bool best_slots = false, best_next_gate = false;
 	double best = 0, value;
 	int rc;
 
@@ -651,14 +660,18 @@ static int choose_workers(struct planning *g, struct od_err *err)
 
 		if ((i % 2 == 1 && group == usual) || (i >= 2 && p->kept_experts * FEW_KEPT >= p->all_experts))
 			continue;
-		rc = try_workers(g, group, i >= 2, &value, err);
+		rc = use_workers(g, group, i >= 2, err);
+		if (rc == OD_OK)
+			rc = workers_speed(g, &value, err);
 		if (rc == OD_OK && value > best) {
 			best = value;
 			best_group = group;
 			best_slots = i >= 2;
+			best_next_gate = p->next_gate;
 		}
 	}
-	return rc == OD_OK ? try_workers(g, best_group, best_slots, &value, err) : rc;
+	p->next_gate = best_next_gate;
+	return rc == OD_OK ? use_workers(g, best_group, best_slots, err) : rc;
 }
 
 /* Whether the shadow pays. */
@@ -684,8 +697,7 @@ static int try_other_shadow(struct planning *g, struct od_err *err)
 	const struct odp_host_plan *best = NULL;
 	struct odp_speed_input with = g->speed;
 	struct odp_machine *others;
-	struct odp_memory memory;
-	enum od_precision precision = 0;
+	struct shadow_fit fit;
 	double value = 0;
 	uint32_t n = 0;
 	int rc = OD_OK;
@@ -697,8 +709,8 @@ static int try_other_shadow(struct planning *g, struct od_err *err)
 			best = &p->host[i];
 	rc = text_speed(&g->speed, false, &p->without_shadow, err);
 	if (rc == OD_OK)
-		rc = fit_shadow(g, limit_of(best), &precision, &memory, err);
-	if (rc != OD_OK || precision == 0)
+		rc = fit_shadow(g, limit_of(best), &fit, err);
+	if (rc != OD_OK || fit.precision == 0)
 		return rc;
 	others = calloc(p->n_workers, sizeof(*others));
 	if (others == NULL)
@@ -706,9 +718,9 @@ static int try_other_shadow(struct planning *g, struct od_err *err)
 	for (size_t i = 0; i < p->n; i++)
 		if (p->host[i].role == ODP_WORKER && &p->host[i] != best)
 			others[n++] = p->host[i].machine;
-	rc = take_routes(g, precision, err);
+	rc = take_routes(g, fit.precision, err);
 	with.like = g->routes;
-	with.model = odp_model_for_sim(g->model, workers_form(p), precision);
+	with.model = odp_model_for_sim(g->model, workers_form(p), fit.precision);
 	take_blocks(g, &with.model);
 	with.cluster.worker = others;
 	with.cluster.n_workers = n;
@@ -723,7 +735,7 @@ static int try_other_shadow(struct planning *g, struct od_err *err)
 	g->speed.like = g->routes;
 	if (rc == OD_OK && value > p->without_shadow) {
 		p->better_shadow = best;
-		p->better_precision = precision;
+		p->better_precision = fit.precision;
 		p->better_value = value;
 	}
 	return rc;

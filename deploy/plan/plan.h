@@ -46,6 +46,7 @@ struct odp_plan {
 	uint32_t group_size;
 	bool next_gate; /* main predicts by itself: without a shadow, where it pays */
 	enum od_precision shadow; /* 0: none */
+	uint32_t shadow_texts; /* at once, of full length: where its memory is short, fewer than main writes */
 	uint64_t kept_experts, all_experts;
 	/* Plain tokens a second of one text with the shadow, and without it, with main's own predictor if that pays;
 	 * with drafts; 0: not known. */

@@ -167,6 +167,9 @@ static void print_shadow(const struct odp_plan *p, FILE *out)
 			rate_text(p->better_value, with), without);
 	else if (!p->alone)
 		fprintf(out, "Shadow: none, and no worker would serve better as one.\n");
+	if (p->shadow != 0 && p->shadow_texts < p->texts.parallel)
+		fprintf(out, "Its memory has room for %u such text%s at once.\n", p->shadow_texts,
+			p->shadow_texts > 1 ? "s" : "");
 	if (!p->alone && p->shadow == 0)
 		fprintf(out, "Predictions: %s.\n",
 			p->next_gate ? "main's own, next-gate (as right as measured with a small model)" :
@@ -397,7 +400,8 @@ static json_t *shadow_json(const struct odp_plan *p)
 	json_t *o = json_object();
 
 	if (p->shadow != 0)
-		json_object_set_new(o, "precision", json_string(od_precision_names[p->shadow - 1]));
+		json_object_update_new(o, json_pack("{s:s, s:i}", "precision", od_precision_names[p->shadow - 1],
+						    "texts", (int)p->shadow_texts));
 	if (p->shadow != 0 && p->n_figures > 0) {
 		json_object_set_new(o, "with", json_real(p->with_shadow));
 		json_object_set_new(o, "with_drafts", json_real(p->with_drafts));

@@ -247,6 +247,30 @@ static void what_does_not_fit(void **state)
 	expect_smallest_change("main m memory=%uM speed=1 read=1G\n", 8, "main m");
 }
 
+static void a_shadow_with_room_for_fewer_texts(void **state)
+{
+	const char *format = GOOD_MAIN GOOD_WORKERS "shadow s memory=%lluM speed=4 link=1G\n";
+	unsigned long long least = 0;
+	char text[300];
+	struct odp_plan p;
+
+	(void)state;
+	snprintf(text, sizeof(text), format, 32ull);
+	make_plan(&p, text);
+	assert_int_equal(p.n_problems, 1);
+	assert_int_equal(sscanf(p.problem[0].remedy, "memory=%lluM would do", &least), 1);
+	odp_plan_fini(&p);
+	snprintf(text, sizeof(text), format, least);
+	make_plan(&p, text);
+	assert_int_equal(p.texts.parallel, 16);
+	assert_int_equal(p.shadow_texts, 1);
+	odp_plan_fini(&p);
+	snprintf(text, sizeof(text), format, 1024ull);
+	make_plan(&p, text);
+	assert_int_equal(p.shadow_texts, 16);
+	odp_plan_fini(&p);
+}
+
 static void problems_that_are_only_counted(void **state)
 {
 	char text[2000] = GOOD_MAIN;
@@ -327,6 +351,7 @@ int main(void)
 		cmocka_unit_test(equal_plans_are_equal),
 		cmocka_unit_test(dense_weights_that_steps_read),
 		cmocka_unit_test(what_does_not_fit),
+		cmocka_unit_test(a_shadow_with_room_for_fewer_texts),
 		cmocka_unit_test(problems_that_are_only_counted),
 		cmocka_unit_test(what_hosts_lack),
 	};
